@@ -1,0 +1,1 @@
+"""podium: engine orchestration for omni-modal inference."""

@@ -1,0 +1,41 @@
+"""The names by which the core, the ports and the shell mean the same thing: jobs, replicas, payload handles.
+
+Nothing here has behaviour. A payload is a handle: the core passes it on and never looks inside.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+Payload: TypeAlias = object
+"""An opaque handle to data of a stage: by reference in one process, by name across processes."""
+
+MAIN = "main"
+"""The sibling that every request has; CFG companions and samples are further siblings of the same request."""
+
+
+class JobKey(NamedTuple):
+    """The work of one request at one stage for one sibling.
+
+    `attempt` is never used twice by one core, whatever happens to request ids: so what is late for a former attempt,
+    or for a former use of the same request id, matches nothing.
+    """
+
+    request: str
+    stage: str
+    sibling: str
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.request}/{self.stage}/{self.sibling}#{self.attempt}"
+
+
+class ReplicaKey(NamedTuple):
+    """One life of one replica: a replica that is replaced in its slot gets the next generation."""
+
+    stage: str
+    index: int
+    generation: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}[{self.index}]@{self.generation}"
