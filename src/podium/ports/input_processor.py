@@ -34,6 +34,15 @@ class InputProcessor(Protocol):
     accepts: ClassVar[frozenset[Modality] | None]
     """The modalities of sources that it takes; None takes any. Checked before anything starts."""
 
+    def __init__(self, options: Payload) -> None:
+        """Prepare to serve one replica. `options` is what `parse_options` returned."""
+        ...
+
+    @classmethod
+    def parse_options(cls, values: Mapping[str, object]) -> Payload:
+        """Check the processor's options in a pipeline file. Raises ConfigurationError with every fault."""
+        ...
+
     def open(self, job: JobKey, prompt: Payload, sources: Mapping[str, Modality]) -> InputStream:
         """Begin the input of `job`. `sources` is empty for a stage that starts from the prompt."""
         ...

@@ -88,9 +88,18 @@ class StageBackend(Protocol):
 
     capabilities: ClassVar[Capabilities]
 
+    def __init__(self, stage: str, options: Payload) -> None:
+        """Prepare one replica of `stage`, without starting anything. `options` is what `parse_options` returned."""
+        ...
+
     @classmethod
-    def parse_params(cls, values: Mapping[str, object]) -> Payload:
-        """Check a caller's sampling parameters before anything is submitted.
+    def parse_options(cls, values: Mapping[str, object]) -> Payload:
+        """Check the `options` of a stage in a pipeline file. Raises ConfigurationError with every fault; must not load."""
+        ...
+
+    @classmethod
+    def parse_params(cls, options: Payload, values: Mapping[str, object]) -> Payload:
+        """Check a caller's sampling parameters for a stage with `options`, before anything is submitted.
 
         Raises InvalidRequestError that names the parameter and the remedy; unknown names are refused. Runs on the
         caller's side, and must not need the engine.
