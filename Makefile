@@ -1,19 +1,72 @@
-# `make` or `make help` lists the verbs. Each one first installs what it needs into .venv; the second time that takes no time.
+# `make` or `make help` lists the verbs. Each one first installs what it needs into .venv; the second time that takes no
+# time. A different interpreter: make PYTHON=python3.12 …
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN := .venv/bin
+CODE := src tests tools $(wildcard bench)
+PYTEST := $(BIN)/python -m pytest
+
+# What the tests on real engines need to be repeatable and to reach for nothing outside.
+REAL_ENVIRONMENT := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 TORCHDYNAMO_DISABLE=1 TOKENIZERS_PARALLELISM=false \
+	PODIUM_REQUIRE_ENGINES=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev install-engines
+.NOTPARALLEL:
+.PHONY: help demo test check fix types rules unit sim real bench docs install install-dev install-engines lock clean
 
 help: ## This list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  %-16s %s\n", $$1, $$2 }'
 
-install: ## Everything into .venv (3 minutes once, 2.8 GB)
+demo: install-engines ## Ask the `voice` pipeline a question: text on the terminal, speech in demo-output/
+	@$(BIN)/podium generate voice "Why is the sky blue?" --out demo-output
+
+test: check types rules unit sim real ## All of it, as CI does: check types rules unit sim real
+
+check: install-dev ## Lint, format, layers
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check --quiet $(CODE) || { echo "Some files are not formatted: make fix"; exit 1; }
+	@$(BIN)/lint-imports --no-logo
+
+fix: install-dev ## Repair what lint and format can repair by themselves
+	@$(BIN)/ruff check --fix-only --quiet $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+types: install-dev ## Strict types
+	@$(BIN)/mypy $(CODE)
+
+rules: install ## The contract's rules and the tests that cite them; fails on a rule without a test
+	@$(BIN)/python -m tools.rules
+
+unit: install ## All tests but those of sim/ and real/, with 100 % of the core's branches covered
+	@$(PYTEST) tests --ignore=tests/sim --ignore=tests/real -n 2 --quiet \
+		--cov --cov-context=test --cov-report=term --cov-fail-under=100
+	@$(BIN)/python -m tools.own_coverage
+
+sim: install ## Whole engines in a simulated world
+	@$(PYTEST) tests/sim -n 2 --quiet
+
+real: install ## Real engines (minutes)
+	@$(REAL_ENVIRONMENT) $(PYTEST) tests/real --timeout=600
+
+bench: install ## The orchestrator beside the bare floor: a table, and JSON in bench-output/
+	@$(BIN)/python -m bench --json bench-output/bench.json
+
+docs: install-dev ## The documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
+
+install: ## Everything into .venv (4 minutes once, 2.9 GB)
 	@$(PYTHON) tools/install.py
 
-install-dev: ## Only the tools for checks, simulated tests and docs
+install-dev: ## Only the tools for checks and docs
 	@$(PYTHON) tools/install.py dev
 
 install-engines: ## Only the engines, as `make demo` does
 	@$(PYTHON) tools/install.py engines
+
+lock: install ## Write the pinned lists in requirements/ from what is in .venv
+	@$(BIN)/python -m tools.lock
+
+clean: ## Remove everything that was made, .venv too
+	rm -rf .venv site demo-output bench-output .coverage .coverage.* htmlcov
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

