@@ -8,10 +8,11 @@ no test, or when a test cites what does not exist.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
+import json
 import re
+import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 ENTRY = re.compile(r"^### (?P<number>[A-Z][A-Z0-9-]*\d) · (?P<title>.+?)\s*(?:\{.*\})?$")
 LATER = "*Later.*"
+MARKS = ("rule", "case")
+CONFIGURATION = ROOT / "pyproject.toml"
 
 
 @dataclass
@@ -68,6 +71,8 @@ class Page:
             for entry in self.entries.values()
             if entry.is_in_force and entry.number not in self.citations
         ]
+        if not self.path.exists():
+            return faults
         faults += [
             f"{next(iter(self.citations[number]))} cites {number}, which is not in docs/{self.path.name}"
             for number in sorted(self.citations.keys() - self.entries.keys())
@@ -91,34 +96,50 @@ class Page:
         return f"{tested} of {len(in_force)} {self.mark}s in force have tests; {later} come later"
 
 
-class Collector:
-    """A pytest plugin that notes what each collected test cites."""
-
-    def __init__(self, pages: list[Page]) -> None:
-        self.pages = pages
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        for item in items:
-            test = item.nodeid.split("[", maxsplit=1)[0]
-            for page in self.pages:
-                numbers = {str(number) for mark in item.iter_markers(page.mark) for number in mark.args}
-                for number in numbers:
-                    page.cite(number, test)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--citations", type=Path, help="write here, as JSON, what each test cites")
 
 
-def collect(pages: list[Page]) -> None:
-    """Let pytest collect all tests.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """As a plugin of pytest (`-p tools.rules`): note what each collected test cites."""
+    found: dict[str, list[tuple[str, str]]] = {mark: [] for mark in MARKS}
+    for item in items:
+        test = item.nodeid.split("[", maxsplit=1)[0]
+        for mark, citations in found.items():
+            numbers = {number for one in item.iter_markers(mark) for number in one.args}
+            citations += [(number, test) for number in sorted(numbers)]
+    target: Path = config.getoption("--citations")
+    target.write_text(json.dumps(found), encoding="utf-8")
+
+
+def collect(pages: list[Page], tests: Path) -> None:
+    """Let pytest collect `tests`, in a process of its own: what they import stays out of this one.
 
     Raises:
         RuntimeError: The tests cannot be collected.
     """
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        arguments = ["--collect-only", "-q", "-p", "no:cacheprovider", str(ROOT / "tests")]
-        code = pytest.main(arguments, plugins=[Collector(pages)])
-    if code not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
-        raise RuntimeError(f"pytest cannot collect the tests:\n{output.getvalue()}")
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "citations.json"
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "-q",
+            "-p",
+            "tools.rules",
+            "-p",
+            "no:cacheprovider",
+        ]
+        command += [f"--citations={target}", f"--rootdir={tests.parent}", f"--config-file={CONFIGURATION}", str(tests)]
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if run.returncode not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
+            raise RuntimeError(f"pytest cannot collect the tests:\n{run.stdout}{run.stderr}")
+        found = json.loads(target.read_text(encoding="utf-8"))
+    for page in pages:
+        for number, test in found[page.mark]:
+            page.cite(number, test)
 
 
 def main() -> int:
@@ -129,7 +150,7 @@ def main() -> int:
     try:
         for page in pages:
             page.read()
-        collect(pages)
+        collect(pages, ROOT / "tests")
     except (RuntimeError, ValueError) as failure:
         print(failure, file=sys.stderr)
         return 2
