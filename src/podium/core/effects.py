@@ -136,7 +136,10 @@ class AbortStatus(StrEnum):
 
 
 class AbortRecord(msgspec.Struct, frozen=True):
-    """The answer for one id. `partials` has what each final stage made, where it was handed over; `stages` did not confirm."""
+    """The answer for one id.
+
+    `partials` has what each final stage made, where a stop handed it over; `stages` are those that did not confirm.
+    """
 
     request_id: str
     status: AbortStatus

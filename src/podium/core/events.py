@@ -128,6 +128,17 @@ class StageFailed(msgspec.Struct, frozen=True, tag=True):
     error: ErrorRecord
 
 
+class InputRejected(msgspec.Struct, frozen=True, tag=True):
+    """Something meant for a job could not be given to it (its processor raised, its outbox was full).
+
+    The job itself may still be running, but it is of no use any more.
+    """
+
+    replica: ReplicaKey
+    job: JobKey
+    error: ErrorRecord
+
+
 class ReplicaJoined(msgspec.Struct, frozen=True, tag=True):
     """A replica is up and takes work."""
 
@@ -153,6 +164,7 @@ class GateAction(StrEnum):
     OPEN = "open"
     HOLD = "hold"
     REFUSE = "refuse"
+    CLOSE = "close"
 
 
 class GateMoved(msgspec.Struct, frozen=True, tag=True):
@@ -178,6 +190,7 @@ Event: TypeAlias = (
     | StageStopped
     | StopFailed
     | StageFailed
+    | InputRejected
     | ReplicaJoined
     | ReplicaDrained
     | ReplicaLost

@@ -64,7 +64,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_inflight: int = 64
     max_queued: int = 1024
-    max_buffered_chunks: int = 4096
+    max_buffered_chunks: int = 65536
     queue_timeout_s: float = 120.0
     dispatch_timeout_s: float = 30.0
     first_output_timeout_s: float = 120.0
@@ -77,8 +77,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """One node. `output` is set when a client may ask for what this stage makes; it is then a final stage.
 
-    `accepts` are the modalities that the stage's input processor takes; None accepts any. `prewarm` starts the job before
-    its first input; `rerun` allows one re-run after the loss of a replica, while nothing of it was delivered or consumed.
+    `accepts` are the modalities that the stage's input processor takes; None accepts any. `prewarm` starts the job
+    before its first input; `rerun` allows one re-run after the loss of a replica, while nothing of it was delivered
+    or consumed.
     """
 
     name: str
@@ -168,7 +169,7 @@ def _edge_faults(stage: Stage, stages: Sequence[Stage]) -> Iterable[Fault]:
         elif stage.accepts is not None and producer.produces not in stage.accepts:
             yield Fault(
                 where,
-                f"source '{source.stage}' produces {producer.produces}, which the stage's input processor does not take",
+                f"source '{source.stage}' produces {producer.produces}, which the input processor does not take",
                 f"use a processor for {producer.produces}, or a source that produces {_names(stage.accepts)}",
             )
 

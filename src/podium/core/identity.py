@@ -13,6 +13,9 @@ Payload: TypeAlias = object
 MAIN = "main"
 """The sibling that every request has; CFG companions and samples are further siblings of the same request."""
 
+PROMPT = "prompt"
+"""The name under which a stage without sources gets the request's prompt, as if it came from a source."""
+
 
 class JobKey(NamedTuple):
     """The work of one request at one stage for one sibling.
@@ -34,8 +37,8 @@ class ReplicaKey(NamedTuple):
     """One life of one replica: a replica that is replaced in its slot gets the next generation."""
 
     stage: str
-    index: int
+    slot: int
     generation: int
 
     def __str__(self) -> str:
-        return f"{self.stage}[{self.index}]@{self.generation}"
+        return f"{self.stage}[{self.slot}]@{self.generation}"

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from podium.core.graph import Modality
-from podium.core.identity import JobKey, Payload
+from podium.core.identity import PROMPT, JobKey, Payload
 
-PROMPT = "prompt"
-"""The name under which a stage without sources gets the request's prompt, as if it came from a source."""
+__all__ = ["PROMPT", "InputProcessor", "InputStream"]
 
 
 class InputStream(Protocol):

@@ -1,0 +1,304 @@
+"""How jobs and requests end: stops, aborts, failures, losses, and the one function that makes a request terminal.
+
+A request that ends is forgotten at once. A job of it that a replica still has is detached: it keeps its credit until
+the replica confirms its stop, and nothing of it is passed on any more.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from podium.core.control import AbortCall
+from podium.core.effects import (
+    AbortRecord,
+    AbortStatus,
+    CloseReplica,
+    EmitOutput,
+    EndRequest,
+    Outcome,
+    StopJob,
+)
+from podium.core.events import Finish, FinishReason
+from podium.core.identity import Payload, ReplicaKey
+from podium.core.lifecycle import JobState, JobTrigger, ReplicaState, ReplicaTrigger, RequestState, RequestTrigger
+from podium.core.records import Job, Request, Wait
+from podium.core.stage_pool import Replica, StagePool
+from podium.core.state import CoreState
+from podium.errors import ErrorKind, ErrorRecord, Scope
+
+_OUTCOMES = {
+    RequestState.COMPLETED: Outcome.COMPLETED,
+    RequestState.ABORTED: Outcome.ABORTED,
+    RequestState.FAILED: Outcome.FAILED,
+}
+
+
+def end_request(state: CoreState, request: Request, trigger: RequestTrigger, error: ErrorRecord | None = None) -> None:
+    """Make a request terminal: the only place where that happens, and the only way out of the tables."""
+    request.advance(trigger)
+    state.deadlines.clear(request)
+    for job in request.jobs:
+        _leave(state, job)
+    del state.requests[request.id]
+    state.held.pop(request.id, None)
+    state.remember(request.id)
+    for call in request.abort_calls:
+        _note(state, call, _abort_record(request, error))
+    request.abort_calls.clear()
+    outcome = _OUTCOMES[request.state]
+    match outcome:
+        case Outcome.COMPLETED:
+            state.counters.completed += 1
+        case Outcome.FAILED:
+            state.counters.failed += 1
+        case Outcome.ABORTED:
+            state.counters.aborted += 1
+    timings = {job.stage.name: job.timings() for job in request.jobs}
+    state.effects.append(EndRequest(request.ticket, request.id, outcome, state.now, error, timings))
+    request.jobs = ()
+
+
+def fail_request(state: CoreState, request: Request, error: ErrorRecord) -> None:
+    """End a request with an error."""
+    end_request(state, request, RequestTrigger.FAIL, msgspec.structs.replace(error, request_id=request.id))
+
+
+def cancel_request(state: CoreState, request: Request) -> None:
+    """End a request that nobody waits for any more; what is being aborted already goes on being aborted."""
+    state.counters.cancelled += 1
+    if not request.is_aborting:
+        end_request(state, request, RequestTrigger.CANCEL)
+
+
+def begin_abort(state: CoreState, request: Request) -> None:
+    """Stop everything of a request; it ends when each replica has confirmed, with what was made so far."""
+    request.advance(RequestTrigger.ABORT)
+    state.deadlines.clear(request)
+    state.held.pop(request.id, None)
+    for job in request.jobs:
+        if job.is_at_replica:
+            stop_job(state, job)
+        elif job.is_before_replica:
+            _cancel_job(state, job)
+    settle(state, request)
+
+
+def settle(state: CoreState, request: Request) -> None:
+    """End an aborted request once no replica works for it.
+
+    Each unfinished final stage gets its abort output, in the order of the stages.
+    """
+    if not request.is_settled:
+        return
+    for job in request.jobs:
+        if job.plan.is_final and job.finish_reason is None:
+            emit_final(state, job, (), Finish(FinishReason.ABORT), job.partial)
+    end_request(state, request, RequestTrigger.SETTLE)
+
+
+def emit_final(
+    state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish | None, partial: Payload = None
+) -> None:
+    """Deliver output of a final stage to the client, numbered; a finish is an item of its own."""
+    request = job.request
+    sequence = request.sequence
+    request.sequence = sequence + len(payloads)
+    state.counters.outputs += len(payloads)
+    if finish is None:
+        if payloads:
+            state.effects.append(EmitOutput(request.ticket, job.stage.name, sequence, payloads, state.now))
+        return
+    request.sequence += 1
+    request.open_finals -= 1
+    job.finish_reason = finish.reason
+    job.finished_at = state.now
+    state.effects.append(
+        EmitOutput(
+            request.ticket,
+            job.stage.name,
+            sequence,
+            payloads,
+            state.now,
+            finish,
+            partial,
+            job.timings(),
+            request.open_finals == 0,
+        )
+    )
+
+
+def stop_job(state: CoreState, job: Job) -> None:
+    """Ask the replica to stop a job, unless it was asked and has not answered."""
+    if job.state is JobState.STOPPING:
+        return
+    job.advance(JobTrigger.STOP)
+    state.wait(job, Wait.STOP, job.stage.limits.stop_timeout_s)
+    _post_stop(state, job)
+
+
+def leave_replica(state: CoreState, job: Job, trigger: JobTrigger) -> None:
+    """Note that a replica has no longer anything of a job, and give its credit back."""
+    job.advance(trigger)
+    state.end_wait(job)
+    state.release(job.drop_inputs())
+    replica = job.replica
+    if replica is not None and job.key is not None:
+        del replica.jobs[job.key]
+        if replica.state is ReplicaState.DRAINING:
+            leave_when_empty(state, replica)
+        state.serve(state.pool_of(job))
+
+
+def give_up_stop(state: CoreState, job: Job) -> None:
+    """A stop was not confirmed in time: the request goes on without it, the stop is repeated, the credit stays taken."""
+    was_detached = job.is_detached
+    job.is_detached = True
+    if job.state is JobState.STOP_FAILED:
+        job.advance(JobTrigger.STOP)
+    state.wait(job, Wait.STUCK, job.stage.limits.stuck_timeout_s)
+    _post_stop(state, job)
+    if not was_detached:
+        job.request.unconfirmed.append(job.stage.name)
+        settle(state, job.request)
+
+
+def lose_replica(state: CoreState, replica: Replica, error: ErrorRecord) -> None:
+    """A replica is gone: its jobs end, or run again elsewhere; what has no replica left fails fast."""
+    pool = state.pools[replica.key.stage]
+    jobs = list(replica.jobs.values())
+    replica.advance(ReplicaTrigger.LOSE)
+    replica.jobs.clear()
+    pool.remove(replica)
+    state.effects.append(CloseReplica(replica.key, error))
+    again = {job for job in jobs if _can_run_again(job)}
+    for job in jobs:
+        if job not in again:
+            job.replica = None
+            leave_replica(state, job, JobTrigger.FAIL)
+        else:
+            _requeue(state, pool, job)
+    for job in jobs:
+        if not job.is_detached and job.state is JobState.FAILED and not job.request.is_over:
+            _end_after_loss(state, job.request, error)
+    fail_stranded(state, pool)
+    state.serve(pool)
+
+
+def fail_stranded(state: CoreState, pool: StagePool) -> None:
+    """Fail every request that still needs a stage without a replica; those that do not need it go on."""
+    if pool.is_available:
+        return
+    stage = pool.stage
+    for request in list(state.requests.values()):
+        if any(job.stage is stage and job.is_before_replica for job in request.jobs):
+            fail_request(state, request, unavailable(stage.name))
+
+
+def leave_when_empty(state: CoreState, replica: Replica) -> None:
+    """Let a draining replica go once its last job is over."""
+    if not replica.jobs:
+        replica.advance(ReplicaTrigger.LEAVE)
+        state.pools[replica.key.stage].remove(replica)
+        state.effects.append(CloseReplica(replica.key))
+
+
+def unavailable(stage: str) -> ErrorRecord:
+    """The error for a stage that has no replica."""
+    return ErrorRecord(
+        kind=ErrorKind.STAGE_UNAVAILABLE,
+        scope=Scope.STAGE,
+        stage=stage,
+        message=f"stage '{stage}' has no live replica; retry when it is back",
+    )
+
+
+def stuck(replica: ReplicaKey, limit_s: float) -> ErrorRecord:
+    """The error for a replica that does not confirm stops."""
+    return ErrorRecord(
+        kind=ErrorKind.REPLICA_LOST,
+        scope=Scope.REPLICA,
+        stage=replica.stage,
+        replica=replica.slot,
+        awaited="confirmation of the repeated stop",
+        message=f"replica {replica.slot} of stage '{replica.stage}' is stuck: "
+        f"it did not confirm a repeated stop within {limit_s:g} s",
+    )
+
+
+def note_abort_failure(state: CoreState, job: Job, error: ErrorRecord) -> None:
+    """Tell those who wait for an abort that a stop failed; nothing is forgotten, so they can repeat it."""
+    request = job.request
+    for call in request.abort_calls:
+        record = AbortRecord(request.id, AbortStatus.FAILED, stages=(job.stage.name,), error=error)
+        _note(state, call, record)
+    request.abort_calls.clear()
+
+
+def expire_abort_call(state: CoreState, call: AbortCall) -> None:
+    """Answer an abort whose time is over: what did not confirm is listed."""
+    for request_id in call.open_ids():
+        request = state.requests[request_id]
+        request.abort_calls.remove(call)
+        stages = tuple(job.stage.name for job in request.jobs if job.is_at_replica)
+        _note(state, call, AbortRecord(request_id, AbortStatus.UNCONFIRMED, stages=stages))
+
+
+def _abort_record(request: Request, error: ErrorRecord | None) -> AbortRecord:
+    if error is not None:
+        return AbortRecord(request.id, AbortStatus.FAILED, error=error)
+    if request.state is RequestState.COMPLETED:
+        return AbortRecord(request.id, AbortStatus.ALREADY_ENDED)
+    partials = {job.stage.name: job.partial for job in request.jobs if job.plan.is_final and job.partial is not None}
+    status = AbortStatus.UNCONFIRMED if request.unconfirmed else AbortStatus.ABORTED
+    return AbortRecord(request.id, status, partials, tuple(request.unconfirmed))
+
+
+def _note(state: CoreState, call: AbortCall, record: AbortRecord) -> None:
+    call.note(record)
+    if call.is_answered and state.abort_calls.pop(call.call, None) is not None:
+        state.deadlines.clear(call)
+        state.effects.append(call.reply())
+
+
+def _leave(state: CoreState, job: Job) -> None:
+    if job.is_before_replica:
+        _cancel_job(state, job)
+    elif job.is_at_replica and not job.is_detached:
+        job.is_detached = True
+        state.release(job.drop_inputs())
+        if job.state in (JobState.DISPATCHED, JobState.RUNNING):
+            stop_job(state, job)
+
+
+def _cancel_job(state: CoreState, job: Job) -> None:
+    was_queued = job.state is JobState.QUEUED
+    job.advance(JobTrigger.CANCEL)
+    state.end_wait(job)
+    state.release(job.drop_inputs())
+    if was_queued:
+        state.pool_of(job).withdraw()
+
+
+def _post_stop(state: CoreState, job: Job) -> None:
+    if job.replica is not None and job.key is not None:
+        state.effects.append(StopJob(job.replica.key, job.key))
+
+
+def _can_run_again(job: Job) -> bool:
+    running = job.state in (JobState.DISPATCHED, JobState.RUNNING)
+    return running and job.can_rerun and job.request.state is RequestState.ACTIVE
+
+
+def _requeue(state: CoreState, pool: StagePool, job: Job) -> None:
+    state.counters.reruns += 1
+    job.advance(JobTrigger.REQUEUE)
+    job.rewind()
+    pool.enqueue(job)
+    state.wait(job, Wait.QUEUE, job.stage.limits.queue_timeout_s)
+
+
+def _end_after_loss(state: CoreState, request: Request, error: ErrorRecord) -> None:
+    if request.is_aborting:
+        settle(state, request)
+    else:
+        fail_request(state, request, error)

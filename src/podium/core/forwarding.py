@@ -1,0 +1,297 @@
+"""How work moves on: jobs become ready and start, outputs go to their consumers and to the client, sources end.
+
+Which stage runs next is read from the request's plan; nothing here knows an order of stages.
+"""
+
+from __future__ import annotations
+
+from podium.core.effects import EndInput, FeedJob, StartJob
+from podium.core.ending import (
+    begin_abort,
+    emit_final,
+    end_request,
+    fail_request,
+    fail_stranded,
+    leave_replica,
+    settle,
+)
+from podium.core.events import Finish, FinishReason, JobOutput
+from podium.core.graph import EdgeMode, EmptyPolicy
+from podium.core.identity import PROMPT, Payload
+from podium.core.lifecycle import FORWARDING, Forwarding, JobState, JobTrigger, RequestTrigger
+from podium.core.records import Job, Request, Wait
+from podium.core.stage_pool import Replica, StagePool
+from podium.core.state import CoreState
+from podium.errors import ErrorKind, ErrorRecord, Scope
+
+
+def activate(state: CoreState, request: Request) -> None:
+    """Let an admitted request begin: jobs without sources are ready, and those that ask to be prewarmed."""
+    request.advance(RequestTrigger.ADMIT)
+    for job in request.jobs:
+        if job.missing == 0 or job.stage.prewarm:
+            _make_ready(state, job)
+
+
+def serve_pool(state: CoreState, pool: StagePool) -> None:
+    """Start as many queued jobs as there are credits."""
+    if not pool.is_available:
+        if pool.queued:
+            fail_stranded(state, pool)
+        return
+    while (pair := pool.next_pair()) is not None:
+        _start(state, *pair)
+
+
+def note_start(state: CoreState, job: Job) -> None:
+    """A replica took up a job."""
+    if job.state is JobState.DISPATCHED:
+        job.advance(JobTrigger.START)
+        job.started_at = state.now
+        _await_output(state, job)
+
+
+def take_output(state: CoreState, job: Job, output: JobOutput) -> None:
+    """Take a delivery of a job: put it in order, and pass on what is due."""
+    run = job.order.accept(output)
+    if run.repeated:
+        state.drop(run.repeated)
+    note_start(state, job)
+    finish = run.finish
+    if finish is not None and finish.reason is FinishReason.ABORT and job.is_stopping:
+        finish = None  # the engine ended it because of our stop, whose confirmation brings the partial output
+    if job.is_detached:
+        if run.payloads:
+            state.drop(run.payloads)
+        if finish is not None:
+            leave_replica(state, job, JobTrigger.FINISH)
+        return
+    if run.payloads and job.first_output_at is None:
+        job.first_output_at = state.now
+    job.produced += len(run.payloads)
+    if job.order.early > job.stage.limits.max_buffered_chunks and not job.request.is_aborting:
+        fail_request(state, job.request, _overflow(job, "out of order"))
+    elif finish is not None:
+        _finish(state, job, run.payloads, finish)
+    elif run.payloads:
+        _pass_on(state, job, run.payloads, None)
+        if not job.is_stopping and not job.is_detached:
+            _await_output(state, job)
+
+
+def append_input(state: CoreState, request: Request, payloads: tuple[Payload, ...], *, last: bool) -> None:
+    """Continue the prompt of a request whose input is open."""
+    for job in request.jobs:
+        if PROMPT not in job.inputs:
+            continue
+        if payloads:
+            _feed(state, job, PROMPT, EdgeMode.STREAMING, payloads)
+        if last and not request.is_over:
+            _end_source(state, job, PROMPT, EdgeMode.STREAMING, FinishReason.STOP, is_empty=False)
+        if job.is_at_replica and not job.is_detached and not job.is_stopping:
+            _await_output(state, job)
+
+
+def _make_ready(state: CoreState, job: Job) -> None:
+    job.advance(JobTrigger.READY)
+    job.queued_at = state.now
+    pool = state.pool_of(job)
+    pool.enqueue(job)
+    state.wait(job, Wait.QUEUE, job.stage.limits.queue_timeout_s)
+    state.serve(pool)
+
+
+def _start(state: CoreState, job: Job, replica: Replica) -> None:
+    request = job.request
+    key = job.new_key(state.next_attempt())
+    replica.jobs[key] = job
+    job.replica = replica
+    job.advance(JobTrigger.DISPATCH)
+    state.wait(job, Wait.DISPATCH, job.stage.limits.dispatch_timeout_s)
+    state.effects.append(
+        StartJob(
+            replica=replica.key,
+            job=key,
+            prompt=request.prompt,
+            params=request.params.get(job.stage.name),
+            inputs=job.take_inputs(),
+            input_open=job.open_sources > 0,
+            priority=request.priority,
+            deadline=request.deadline,
+        )
+    )
+
+
+def _await_output(state: CoreState, job: Job) -> None:
+    """Set the wait of a running job. While its input is open the wait is its source's, or the client's, not its own."""
+    limits = job.stage.limits
+    if PROMPT in job.inputs and job.inputs[PROMPT].finish is None:
+        state.wait(job, Wait.INPUT, limits.chunk_timeout_s)
+    elif job.open_sources:
+        state.end_wait(job)
+    elif job.produced:
+        state.wait(job, Wait.CHUNK, limits.chunk_timeout_s)
+    else:
+        state.wait(job, Wait.FIRST_OUTPUT, limits.first_output_timeout_s)
+
+
+def _pass_on(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish | None) -> None:
+    """Give output to the client, when the stage is final, and to every consumer; an aborting request has none."""
+    if job.plan.is_final:
+        emit_final(state, job, payloads, finish)
+    if job.request.is_aborting:
+        if not job.plan.is_final:
+            state.release(payloads)
+        return
+    if not payloads:
+        return
+    for link in job.plan.links:
+        _feed(state, job.request.jobs[link.consumer], job.stage.name, link.mode, payloads)
+        if job.request.is_over:
+            return
+
+
+def _feed(state: CoreState, job: Job, source: str, mode: EdgeMode, payloads: tuple[Payload, ...]) -> None:
+    if job.is_over:
+        return
+    buffer = job.inputs[source]
+    is_first = not buffer.has_begun
+    buffer.unsent.extend(payloads)
+    if job.replica is not None and job.key is not None and mode is EdgeMode.STREAMING:
+        sequence, fresh = buffer.take()
+        state.effects.append(FeedJob(job.replica.key, job.key, source, sequence, fresh))
+    elif len(buffer.unsent) > job.stage.limits.max_buffered_chunks:
+        fail_request(state, job.request, _overflow(job, f"from '{source}', before they could be used"))
+    elif is_first and mode is EdgeMode.STREAMING and source != PROMPT:
+        _satisfy(state, job)
+
+
+def _satisfy(state: CoreState, job: Job) -> None:
+    job.missing -= 1
+    if job.missing == 0 and job.state is JobState.WAITING:
+        _make_ready(state, job)
+
+
+def _finish(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish) -> None:
+    request = job.request
+    match FORWARDING[finish.reason]:
+        case Forwarding.FORWARD:
+            leave_replica(state, job, JobTrigger.FINISH)
+            _finish_usable(state, job, payloads, finish)
+        case Forwarding.ABORT:
+            _pass_on(state, job, payloads, None)
+            leave_replica(state, job, JobTrigger.FAIL)
+            if not request.is_over:
+                begin_abort(state, request)
+        case Forwarding.FAIL:
+            _pass_on(state, job, payloads, None)
+            leave_replica(state, job, JobTrigger.FAIL)
+            end_without(state, job, _ended_with_error(job))
+
+
+def _finish_usable(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish) -> None:
+    request = job.request
+    is_empty = job.produced == 0
+    if is_empty and job.stage.on_empty is EmptyPolicy.ERROR and not request.is_aborting:
+        fail_request(state, request, _finished_empty(job))
+        return
+    job.finish_reason = finish.reason
+    job.finished_at = state.now
+    _pass_on(state, job, payloads, finish)
+    if request.is_over:
+        return
+    if request.is_aborting:
+        _conclude_aborting(state, request)
+        return
+    for link in job.plan.links:
+        consumer = request.jobs[link.consumer]
+        _end_source(state, consumer, job.stage.name, link.mode, finish.reason, is_empty=is_empty)
+    if request.open_finals == 0:
+        end_request(state, request, RequestTrigger.COMPLETE)
+
+
+def _conclude_aborting(state: CoreState, request: Request) -> None:
+    if request.open_finals == 0:
+        end_request(state, request, RequestTrigger.COMPLETE)
+    else:
+        settle(state, request)
+
+
+def end_without(state: CoreState, job: Job, error: ErrorRecord) -> None:
+    """A job is over at its replica without a usable end: its request fails, or is one stop nearer to its abort."""
+    request = job.request
+    if job.is_detached or request.is_over:
+        return
+    if request.is_aborting:
+        settle(state, request)
+    else:
+        fail_request(state, request, error)
+
+
+def _end_source(
+    state: CoreState, job: Job, source: str, mode: EdgeMode, reason: FinishReason, *, is_empty: bool
+) -> None:
+    """Tell a consumer that a source ended, however it ended."""
+    if job.is_over:
+        return
+    buffer = job.inputs[source]
+    buffer.finish = reason
+    job.open_sources -= 1
+    if job.state is JobState.WAITING:
+        if is_empty:
+            _skip(state, job)
+        elif mode is EdgeMode.COMPLETE:
+            _satisfy(state, job)
+    elif job.replica is not None and job.key is not None:
+        if buffer.unsent:
+            sequence, payloads = buffer.take()
+            state.effects.append(FeedJob(job.replica.key, job.key, source, sequence, payloads))
+        state.effects.append(EndInput(job.replica.key, job.key, source, reason))
+        if job.state is JobState.RUNNING:
+            _await_output(state, job)
+
+
+def _skip(state: CoreState, job: Job) -> None:
+    """Nothing usable comes for a job: it, and what only it leads to, ends at once with an empty output."""
+    job.advance(JobTrigger.SKIP)
+    state.end_wait(job)
+    state.release(job.drop_inputs())
+    if job.plan.is_final:
+        emit_final(state, job, (), Finish(FinishReason.STOP))
+    for link in job.plan.links:
+        consumer = job.request.jobs[link.consumer]
+        _end_source(state, consumer, job.stage.name, link.mode, FinishReason.STOP, is_empty=True)
+
+
+def _overflow(job: Job, which: str) -> ErrorRecord:
+    limit = job.stage.limits.max_buffered_chunks
+    return ErrorRecord(
+        kind=ErrorKind.BUFFER_OVERFLOW,
+        scope=Scope.REQUEST,
+        stage=job.stage.name,
+        message=f"stage '{job.stage.name}' got more than {limit} chunks {which} (limits.max_buffered_chunks)",
+    )
+
+
+def _ended_with_error(job: Job) -> ErrorRecord:
+    return ErrorRecord(
+        kind=ErrorKind.STAGE_FAILED,
+        scope=Scope.REQUEST,
+        stage=job.stage.name,
+        replica=_index(job),
+        message=f"stage '{job.stage.name}' ended the request with an error",
+    )
+
+
+def _index(job: Job) -> int | None:
+    return job.replica.key.slot if job.replica is not None else None
+
+
+def _finished_empty(job: Job) -> ErrorRecord:
+    return ErrorRecord(
+        kind=ErrorKind.STAGE_FAILED,
+        scope=Scope.REQUEST,
+        stage=job.stage.name,
+        replica=_index(job),
+        message=f"stage '{job.stage.name}' finished without any output (on_empty: error)",
+    )

@@ -1,0 +1,440 @@
+"""The core's front: told what happened, it answers with what to do.
+
+It decides admission, matches events to jobs by key and generation, and hands on to `forwarding.py` and `ending.py`. It
+never waits, never reads a clock, and never raises for what the outside world does; InternalError is a bug of podium.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias, assert_never
+
+import msgspec
+
+from podium.core.admission import EngineLimits
+from podium.core.control import AbortCall
+from podium.core.deadlines import Timer
+from podium.core.effects import AbortRecord, AbortStatus, Effect, RefuseRequest
+from podium.core.ending import (
+    begin_abort,
+    cancel_request,
+    expire_abort_call,
+    fail_request,
+    fail_stranded,
+    give_up_stop,
+    leave_replica,
+    leave_when_empty,
+    lose_replica,
+    note_abort_failure,
+    settle,
+    stop_job,
+    stuck,
+    unavailable,
+)
+from podium.core.events import (
+    AbortRequested,
+    AckLevel,
+    Event,
+    GateAction,
+    GateMoved,
+    InputAppended,
+    InputRejected,
+    ReplicaDrained,
+    ReplicaJoined,
+    ReplicaLost,
+    RequestCancelled,
+    RequestSubmitted,
+    ShutdownRequested,
+    StageFailed,
+    StageProduced,
+    StageStarted,
+    StageStopped,
+    StopFailed,
+)
+from podium.core.forwarding import activate, append_input, end_without, note_start, serve_pool, take_output
+from podium.core.graph import Graph
+from podium.core.identity import Payload, ReplicaKey
+from podium.core.lifecycle import GateState, JobState, JobTrigger, ReplicaState, ReplicaTrigger
+from podium.core.plan import Plan
+from podium.core.records import Job, Request, Wait
+from podium.core.state import CoreState
+from podium.core.statistics import Statistics
+from podium.errors import ErrorKind, ErrorRecord, InternalError, InvalidRequestError, Scope
+
+JobEvent: TypeAlias = StageStarted | StageStopped | StopFailed | StageFailed | InputRejected
+
+
+class Orchestrator:
+    """Owns every request of one engine, from its admission to its terminal.
+
+    Not thread-safe: one caller tells it everything, in order. `now` is any monotonic time in seconds.
+    """
+
+    def __init__(self, graph: Graph, limits: EngineLimits | None = None) -> None:
+        self._state = CoreState(graph, limits or EngineLimits())
+
+    def __repr__(self) -> str:
+        return f"<Orchestrator {self._state!r}>"
+
+    def step(self, events: Sequence[Event], now: float) -> list[Effect]:
+        """Handle events in the order of their arrival, then expire what is due. Returns the effects, in order."""
+        state = self._state
+        state.now = now
+        for event in events:
+            self._handle(event)
+            self._serve_pools()
+        self._expire(now)
+        effects, state.effects = state.effects, []
+        return effects
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Handle one event; deadlines are left alone."""
+        state = self._state
+        state.now = now
+        self._handle(event)
+        self._serve_pools()
+        effects, state.effects = state.effects, []
+        return effects
+
+    def expire(self, now: float) -> list[Effect]:
+        """End every wait that is over at `now`."""
+        return self.step((), now)
+
+    def next_deadline(self) -> float | None:
+        """When `expire` is to be called at the latest; None while nothing is awaited."""
+        return self._state.deadlines.next_due()
+
+    def statistics(self) -> Statistics:
+        """The core as it is now."""
+        return self._state.statistics()
+
+    def _handle(self, event: Event) -> None:  # noqa: C901 - one row for each event
+        match event:
+            case StageProduced():
+                self._stage_produced(event)
+            case StageStarted() | StageStopped() | StopFailed() | StageFailed() | InputRejected():
+                self._job_event(event)
+            case RequestSubmitted():
+                self._request_submitted(event)
+            case InputAppended():
+                self._input_appended(event)
+            case AbortRequested():
+                self._abort_requested(event)
+            case RequestCancelled():
+                request = self._find_request(event.request_id, event.ticket)
+                if request is not None:
+                    cancel_request(self._state, request)
+            case ReplicaJoined():
+                self._replica_joined(event.replica)
+            case ReplicaDrained():
+                self._replica_drained(event.replica)
+            case ReplicaLost():
+                replica = self._state.find_replica(event.replica)
+                if replica is not None:
+                    lose_replica(self._state, replica, event.error)
+            case GateMoved():
+                self._gate_moved(event)
+            case ShutdownRequested():
+                self._shut_down(event.error)
+            case _:
+                assert_never(event)
+
+    def _serve_pools(self) -> None:
+        state = self._state
+        while state.pools_to_serve:
+            serve_pool(state, state.pools_to_serve.popitem()[1])
+
+    # Requests
+
+    def _request_submitted(self, event: RequestSubmitted) -> None:
+        state = self._state
+        state.counters.submitted += 1
+        plan = self._plan_or_refuse(event)
+        if plan is None:
+            return
+        request = Request(event, plan, state.next_serial(), state.now)
+        state.requests[request.id] = request
+        if state.gate.is_open or state.gate.judge(plan.stages) is GateState.OPEN:
+            if request.deadline is not None:
+                state.deadlines.set(request, request.deadline)
+            activate(state, request)
+            return
+        state.held[request.id] = request
+        until = state.now + state.limits.hold_timeout_s
+        state.deadlines.set(request, until if request.deadline is None else min(until, request.deadline))
+
+    def _plan_or_refuse(self, event: RequestSubmitted) -> Plan | None:
+        try:
+            plan = self._state.planner.plan(event.outputs)
+        except InvalidRequestError as error:
+            self._refuse(event, error.record)
+            return None
+        error_record = self._reason_to_refuse(event, plan)
+        if error_record is not None:
+            self._refuse(event, error_record)
+            return None
+        return plan
+
+    def _reason_to_refuse(self, event: RequestSubmitted, plan: Plan) -> ErrorRecord | None:
+        state = self._state
+        if not state.gate.is_open:
+            verdict = state.gate.judge(plan.stages)
+            if verdict is GateState.CLOSED:
+                return _refusal(ErrorKind.ENGINE_STOPPED, Scope.ENGINE, "the engine is shut down")
+            if verdict is GateState.REFUSING:
+                return _refusal(
+                    ErrorKind.STAGE_UNAVAILABLE, Scope.ENGINE, "admission is closed; retry when it is open again"
+                )
+        if event.request_id in state.requests:
+            return _refusal(
+                ErrorKind.DUPLICATE_REQUEST_ID,
+                Scope.REQUEST,
+                f"request_id: '{event.request_id}' belongs to a request that has not ended; use another one",
+            )
+        if len(state.requests) >= state.limits.max_requests:
+            return self._overload(None, f"{state.limits.max_requests} requests are open (limits.max_requests)")
+        for job in plan.jobs:
+            pool = state.pools[job.stage.name]
+            if not pool.is_available:
+                return unavailable(job.stage.name)
+            if pool.is_full:
+                limit = job.stage.limits.max_queued
+                return self._overload(
+                    job.stage.name, f"{limit} jobs wait for stage '{job.stage.name}' (limits.max_queued)"
+                )
+        return None
+
+    def _overload(self, stage: str | None, what: str) -> ErrorRecord:
+        retry_after_s = self._state.limits.retry_after_s
+        return ErrorRecord(
+            kind=ErrorKind.OVERLOADED,
+            scope=Scope.ENGINE if stage is None else Scope.STAGE,
+            stage=stage,
+            retry_after_s=retry_after_s,
+            message=f"overloaded: {what}; retry in {retry_after_s:g} s",
+        )
+
+    def _refuse(self, event: RequestSubmitted, error: ErrorRecord) -> None:
+        state = self._state
+        state.counters.refused += 1
+        state.release(() if event.prompt is None else (event.prompt,))
+        state.effects.append(RefuseRequest(event.ticket, event.request_id, error))
+
+    def _input_appended(self, event: InputAppended) -> None:
+        request = self._find_request(event.request_id, event.ticket)
+        if request is None or request.is_aborting or not request.input_open:
+            self._state.drop(event.payloads)
+            return
+        request.input_open = not event.last
+        append_input(self._state, request, event.payloads, last=event.last)
+
+    def _find_request(self, request_id: str, ticket: int) -> Request | None:
+        request = self._state.requests.get(request_id)
+        return request if request is not None and request.ticket == ticket else None
+
+    # Aborts
+
+    def _abort_requested(self, event: AbortRequested) -> None:
+        state = self._state
+        call = AbortCall(event.call, event.request_ids)
+        for request_id in call.open_ids():
+            request = state.requests.get(request_id)
+            if request is None:
+                ended = request_id in state.remembered
+                status = AbortStatus.ALREADY_ENDED if ended else AbortStatus.UNKNOWN
+                call.note(AbortRecord(request_id, status))
+                continue
+            if event.level is AckLevel.ACCEPTED:
+                call.note(AbortRecord(request_id, AbortStatus.ACCEPTED))
+            else:
+                request.abort_calls.append(call)
+            self._abort(request)
+        if call.is_answered:
+            state.effects.append(call.reply())
+            return
+        state.abort_calls[call.call] = call
+        state.deadlines.set(call, event.deadline)
+
+    def _abort(self, request: Request) -> None:
+        if not request.is_aborting:
+            begin_abort(self._state, request)
+            return
+        for job in request.jobs:
+            if job.state is JobState.STOP_FAILED:
+                stop_job(self._state, job)
+
+    # Jobs
+
+    def _job_event(self, event: JobEvent) -> None:
+        state = self._state
+        replica = state.find_replica(event.replica)
+        job = replica.jobs.get(event.job) if replica is not None else None
+        if job is None:
+            state.drop(_payloads_of(event))
+            return
+        match event:
+            case StageStarted():
+                note_start(state, job)
+            case StageStopped():
+                self._stage_stopped(job, event)
+            case StopFailed():
+                self._stop_failed(job, event.error)
+            case StageFailed():
+                leave_replica(state, job, JobTrigger.FAIL)
+                end_without(state, job, event.error)
+            case InputRejected():
+                if not job.is_detached and not job.request.is_aborting:
+                    fail_request(state, job.request, event.error)
+            case _:
+                assert_never(event)
+
+    def _stage_produced(self, event: StageProduced) -> None:
+        state = self._state
+        replica = state.find_replica(event.replica)
+        for output in event.outputs:
+            job = replica.jobs.get(output.job) if replica is not None else None
+            if job is None:
+                state.drop(output.payloads)
+            else:
+                take_output(state, job, output)
+
+    def _stage_stopped(self, job: Job, event: StageStopped) -> None:
+        state = self._state
+        if not job.is_stopping:
+            state.drop(_payloads_of(event))
+            return
+        leave_replica(state, job, JobTrigger.CONFIRM_STOP)
+        if job.is_detached:
+            state.release(_payloads_of(event))
+            return
+        job.partial = event.partial
+        job.finished_at = state.now
+        settle(state, job.request)
+
+    def _stop_failed(self, job: Job, error: ErrorRecord) -> None:
+        if job.state is JobState.STOPPING:
+            job.advance(JobTrigger.STOP_FAILS)
+            if not job.is_detached:
+                note_abort_failure(self._state, job, error)
+
+    # Replicas, the gate, the end
+
+    def _replica_joined(self, key: ReplicaKey) -> None:
+        pool = self._state.pools.get(key.stage)
+        if pool is not None and pool.try_join(key) is not None:
+            self._state.serve(pool)
+        else:
+            self._state.drop(())
+
+    def _replica_drained(self, key: ReplicaKey) -> None:
+        state = self._state
+        replica = state.find_replica(key)
+        if replica is not None and replica.state is ReplicaState.LIVE:
+            replica.advance(ReplicaTrigger.DRAIN)
+            leave_when_empty(state, replica)
+            fail_stranded(state, state.pools[key.stage])
+
+    def _gate_moved(self, event: GateMoved) -> None:
+        state = self._state
+        state.gate.act(event.action, event.stages)
+        for request in list(state.held.values()):
+            match state.gate.judge(request.plan.stages):
+                case GateState.OPEN:
+                    self._admit_held(request)
+                case GateState.HOLDING:
+                    pass
+                case GateState.REFUSING | GateState.CLOSED:
+                    message = "admission was closed while the request was held; retry when it is open again"
+                    fail_request(state, request, _refusal(ErrorKind.STAGE_UNAVAILABLE, Scope.ENGINE, message))
+
+    def _admit_held(self, request: Request) -> None:
+        state = self._state
+        del state.held[request.id]
+        state.deadlines.clear(request)
+        if request.deadline is not None:
+            state.deadlines.set(request, request.deadline)
+        activate(state, request)
+
+    def _shut_down(self, error: ErrorRecord) -> None:
+        state = self._state
+        state.gate.act(GateAction.CLOSE)
+        for request in list(state.requests.values()):
+            fail_request(state, request, error)
+
+    # Time
+
+    def _expire(self, now: float) -> None:
+        while (timer := self._state.deadlines.pop_due(now)) is not None:
+            self._expire_timer(timer)
+            self._serve_pools()
+
+    def _expire_timer(self, timer: Timer) -> None:
+        match timer:
+            case Job():
+                self._expire_job(timer)
+            case Request():
+                fail_request(self._state, timer, self._request_timeout(timer))
+            case AbortCall():
+                expire_abort_call(self._state, timer)
+            case _:
+                raise InternalError(f"nobody owns {timer!r}")
+
+    def _expire_job(self, job: Job) -> None:
+        state = self._state
+        wait, job.wait = job.wait, Wait.NOTHING
+        match wait:
+            case Wait.STOP:
+                give_up_stop(state, job)
+            case Wait.STUCK:
+                if job.replica is not None:
+                    limit_s = job.stage.limits.stuck_timeout_s
+                    lose_replica(state, job.replica, stuck(job.replica.key, limit_s))
+            case _:
+                fail_request(state, job.request, _job_timeout(job, wait))
+
+    def _request_timeout(self, request: Request) -> ErrorRecord:
+        if request.deadline is not None and request.deadline <= self._state.now:
+            return ErrorRecord(
+                kind=ErrorKind.DEADLINE_EXCEEDED,
+                scope=Scope.REQUEST,
+                awaited=request.awaited(),
+                message=f"the request's deadline passed while it waited for {request.awaited()}",
+            )
+        limit_s = self._state.limits.hold_timeout_s
+        return ErrorRecord(
+            kind=ErrorKind.WAIT_TIMEOUT,
+            scope=Scope.REQUEST,
+            awaited="admission",
+            message=f"timed out after {limit_s:g} s waiting for admission (limits.hold_timeout_s)",
+        )
+
+
+def _payloads_of(event: JobEvent) -> tuple[Payload, ...]:
+    return (event.partial,) if isinstance(event, StageStopped) and event.partial is not None else ()
+
+
+def _refusal(kind: ErrorKind, scope: Scope, message: str) -> ErrorRecord:
+    return ErrorRecord(kind=kind, scope=scope, message=message)
+
+
+_LIMITS = {
+    Wait.QUEUE: "queue_timeout_s",
+    Wait.DISPATCH: "dispatch_timeout_s",
+    Wait.FIRST_OUTPUT: "first_output_timeout_s",
+    Wait.CHUNK: "chunk_timeout_s",
+    Wait.INPUT: "chunk_timeout_s",
+}
+
+
+def _job_timeout(job: Job, wait: Wait) -> ErrorRecord:
+    awaited = f"{wait} at stage '{job.stage.name}'"
+    limit = _LIMITS[wait]
+    limit_s = msgspec.structs.asdict(job.stage.limits)[limit]
+    return ErrorRecord(
+        kind=ErrorKind.WAIT_TIMEOUT,
+        scope=Scope.REQUEST,
+        stage=job.stage.name,
+        replica=job.replica.key.slot if job.replica is not None else None,
+        awaited=awaited,
+        message=f"timed out after {limit_s:g} s waiting for {awaited} (limits.{limit})",
+    )

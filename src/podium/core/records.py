@@ -1,0 +1,248 @@
+"""The two records that live as long as a request: the request itself and its jobs.
+
+Records hold state and answer questions about it. They change only in `ending.py`, `forwarding.py` and
+`orchestrator.py`, and move only through the tables.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from podium.core.deadlines import Timer
+from podium.core.effects import SourceInput, StageTimings
+from podium.core.events import FinishReason, RequestSubmitted
+from podium.core.graph import Stage
+from podium.core.identity import MAIN, PROMPT, JobKey, Payload
+from podium.core.lifecycle import (
+    AT_REPLICA,
+    BEFORE_REPLICA,
+    JOBS,
+    REQUESTS,
+    JobState,
+    JobTrigger,
+    RequestState,
+    RequestTrigger,
+    move,
+)
+from podium.core.ordering import Sequencer
+from podium.core.plan import JobPlan, Plan
+
+if TYPE_CHECKING:
+    from podium.core.control import AbortCall
+    from podium.core.stage_pool import Replica
+
+
+class Wait(StrEnum):
+    """What a job's timer is set for; a timeout error names it."""
+
+    NOTHING = "nothing"
+    QUEUE = "capacity"
+    DISPATCH = "confirmation of the start"
+    FIRST_OUTPUT = "first output"
+    CHUNK = "next output"
+    INPUT = "next input from the client"
+    STOP = "confirmation of the stop"
+    STUCK = "confirmation of the repeated stop"
+
+
+class SourceBuffer:
+    """What a job has got of one source: `unsent` waits for the job's start, `sent` counts what its replica has."""
+
+    __slots__ = ("finish", "history", "name", "sent", "unsent")
+
+    def __init__(self, name: str, *, keeps_history: bool) -> None:
+        self.name = name
+        self.unsent: list[Payload] = []
+        self.sent = 0
+        self.finish: FinishReason | None = None
+        self.history: list[Payload] | None = [] if keeps_history else None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is, or was, anything of this source."""
+        return self.sent > 0 or bool(self.unsent)
+
+    def take(self) -> tuple[int, tuple[Payload, ...]]:
+        """Everything unsent with the number of its first, now counted as sent."""
+        sequence, payloads = self.sent, tuple(self.unsent)
+        self.sent += len(payloads)
+        self.unsent.clear()
+        if self.history is not None:
+            self.history.extend(payloads)
+        return sequence, payloads
+
+    def rewind(self) -> None:
+        """Make everything unsent again, for a new attempt."""
+        if self.history:
+            self.unsent[:0] = self.history
+            self.history.clear()
+        self.sent = 0
+
+
+class Job(Timer):
+    """The work of one request at one stage. Its timer is the one wait that it is in."""
+
+    __slots__ = (
+        "attempts", "finish_reason", "first_output_at", "finished_at", "inputs", "is_detached", "key", "missing",
+        "open_sources", "order", "partial", "plan", "produced", "queued_at", "replica", "request", "stage",
+        "started_at", "state", "wait",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, plan: JobPlan, *, input_open: bool) -> None:
+        super().__init__()
+        self.request = request
+        self.plan = plan
+        self.stage: Stage = plan.stage
+        self.state = JobState.WAITING
+        self.wait = Wait.NOTHING
+        self.key: JobKey | None = None
+        self.replica: Replica | None = None
+        self.attempts = 0
+        self.order = Sequencer()
+        self.inputs = {
+            source.stage: SourceBuffer(source.stage, keeps_history=self.stage.rerun) for source in plan.sources
+        }
+        if input_open:
+            self.inputs[PROMPT] = SourceBuffer(PROMPT, keeps_history=self.stage.rerun)
+        self.missing = len(plan.sources)
+        self.open_sources = len(self.inputs)
+        self.produced = 0
+        self.partial: Payload = None
+        self.finish_reason: FinishReason | None = None
+        self.is_detached = False
+        self.queued_at: float | None = None
+        self.started_at: float | None = None
+        self.first_output_at: float | None = None
+        self.finished_at: float | None = None
+
+    def __repr__(self) -> str:
+        where = f" on {self.replica.key}" if self.replica is not None else ""
+        waits = f", waits for {self.wait}" if self.wait is not Wait.NOTHING else ""
+        return f"<Job {self.request.id}/{self.stage.name} {self.state}{where}{waits}>"
+
+    @property
+    def is_at_replica(self) -> bool:
+        """Whether a replica has it, and a credit is taken for it."""
+        return self.state in AT_REPLICA
+
+    @property
+    def is_before_replica(self) -> bool:
+        """Whether no replica knows of it yet."""
+        return self.state in BEFORE_REPLICA
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether its replica was asked to stop it, and has not."""
+        return self.state in (JobState.STOPPING, JobState.STOP_FAILED)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
+        return not JOBS[self.state]
+
+    @property
+    def can_rerun(self) -> bool:
+        """Whether it may run again from its saved input: allowed once, while nothing of it was passed on."""
+        return self.stage.rerun and self.attempts == 1 and self.produced == 0 and not self.is_detached
+
+    def advance(self, trigger: JobTrigger) -> None:
+        """Move through the table."""
+        self.state = move(JOBS, self.state, trigger)
+
+    def new_key(self, attempt: int) -> JobKey:
+        """Begin a new attempt, with a key of its own."""
+        self.attempts += 1
+        self.key = JobKey(self.request.id, self.stage.name, MAIN, attempt)
+        return self.key
+
+    def take_inputs(self) -> tuple[SourceInput, ...]:
+        """Everything that is there, for the start."""
+        return tuple(SourceInput(buffer.name, *buffer.take(), buffer.finish) for buffer in self.inputs.values())
+
+    def drop_inputs(self) -> list[Payload]:
+        """Give up what was never sent, and what is out of order, for release."""
+        dropped: list[Payload] = list(self.order.take_early())
+        for buffer in self.inputs.values():
+            if buffer.name not in self.plan.shared:
+                dropped += buffer.unsent
+            buffer.unsent.clear()
+        return dropped
+
+    def rewind(self) -> None:
+        """Make all input unsent again and expect output from the beginning, for a new attempt."""
+        for buffer in self.inputs.values():
+            buffer.rewind()
+        self.order = Sequencer()
+        self.replica = None
+
+    def timings(self) -> StageTimings:
+        """When it passed its stations."""
+        return StageTimings(
+            self.request.submitted_at, self.queued_at, self.started_at, self.first_output_at, self.finished_at
+        )
+
+
+class Request(Timer):
+    """One request of a client, from its submission to its terminal. Its timer is its own deadline."""
+
+    __slots__ = (
+        "abort_calls", "deadline", "id", "input_open", "input_sequence", "jobs", "open_finals", "params", "plan",
+        "priority", "prompt", "sequence", "serial", "state", "submitted_at", "ticket", "unconfirmed",
+    )  # fmt: skip
+
+    def __init__(self, event: RequestSubmitted, plan: Plan, serial: int, now: float) -> None:
+        super().__init__()
+        self.id = event.request_id
+        self.ticket = event.ticket
+        self.prompt = event.prompt
+        self.params = event.params
+        self.priority = event.priority
+        self.deadline = event.deadline
+        self.input_open = event.input_open
+        self.input_sequence = 0
+        self.plan = plan
+        self.serial = serial
+        self.submitted_at = now
+        self.state = RequestState.HELD
+        self.sequence = 0
+        self.open_finals = plan.finals
+        self.abort_calls: list[AbortCall] = []
+        self.unconfirmed: list[str] = []
+        self.jobs: tuple[Job, ...] = tuple(
+            Job(self, job, input_open=event.input_open and not job.sources) for job in plan.jobs
+        )
+
+    def __repr__(self) -> str:
+        jobs = " ".join(f"{job.stage.name}={job.state}" for job in self.jobs)
+        return f"<Request {self.id} {self.state} {jobs}>"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has had its terminal."""
+        return not REQUESTS[self.state]
+
+    @property
+    def is_aborting(self) -> bool:
+        """Whether it is being stopped, and ends when each replica has confirmed."""
+        return self.state is RequestState.ABORTING
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no replica works for it any more."""
+        return not any(job.is_at_replica and not job.is_detached for job in self.jobs)
+
+    def advance(self, trigger: RequestTrigger) -> None:
+        """Move through the table."""
+        self.state = move(REQUESTS, self.state, trigger)
+
+    def awaited(self) -> str:
+        """What it is waiting for now, in words, for the text of a timeout."""
+        if self.state is RequestState.HELD:
+            return "admission"
+        pending = [
+            f"{job.wait} at stage '{job.stage.name}'" if job.wait is not Wait.NOTHING else f"stage '{job.stage.name}'"
+            for job in self.jobs
+            if not job.is_over and job.state is not JobState.WAITING
+        ]
+        return ", ".join(pending) or "its stages"

@@ -1,0 +1,117 @@
+"""The replicas of one stage, their credits, and the queue of jobs that wait for one.
+
+A pool decides which job goes to which replica; it starts nothing. A job leaves its replica only by ending, or with it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from podium.core.graph import Stage
+from podium.core.identity import JobKey, ReplicaKey
+from podium.core.lifecycle import REPLICAS, JobState, ReplicaState, ReplicaTrigger, move
+from podium.core.records import Job
+
+SWEEP_FLOOR = 64
+"""Below this many entries the queue is not worth sweeping."""
+
+
+class Replica:
+    """One life of one replica, with the jobs that it has. Each takes one credit, until it is confirmed to be over."""
+
+    __slots__ = ("jobs", "key", "state")
+
+    def __init__(self, key: ReplicaKey) -> None:
+        self.key = key
+        self.state = ReplicaState.LIVE
+        self.jobs: dict[JobKey, Job] = {}
+
+    def __repr__(self) -> str:
+        return f"<Replica {self.key} {self.state}, {len(self.jobs)} jobs>"
+
+    def advance(self, trigger: ReplicaTrigger) -> None:
+        """Move through the table."""
+        self.state = move(REPLICAS, self.state, trigger)
+
+
+class StagePool:
+    """One stage's replicas and its queue, by priority (lower first) and then by arrival."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.replicas: dict[int, Replica] = {}
+        self.queued = 0
+        self._newest: dict[int, int] = {}
+        self._queue: list[tuple[int, int, Job]] = []
+
+    def __repr__(self) -> str:
+        jobs = sum(len(replica.jobs) for replica in self.replicas.values())
+        return f"<StagePool {self.stage.name}: {len(self.replicas)} replicas, {jobs} jobs, {self.queued} queued>"
+
+    @property
+    def is_available(self) -> bool:
+        """Whether any replica takes new work, now or when it has a credit."""
+        return any(replica.state is ReplicaState.LIVE for replica in self.replicas.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many jobs wait as may."""
+        return self.queued >= self.stage.limits.max_queued
+
+    def find(self, key: ReplicaKey) -> Replica | None:
+        """The replica of that generation; None for a former one."""
+        replica = self.replicas.get(key.slot)
+        return replica if replica is not None and replica.key.generation == key.generation else None
+
+    def try_join(self, key: ReplicaKey) -> Replica | None:
+        """Take in a new life of a replica; None when its slot is taken, or has seen this generation or a later one."""
+        if key.slot in self.replicas or key.generation <= self._newest.get(key.slot, -1):
+            return None
+        self._newest[key.slot] = key.generation
+        replica = self.replicas[key.slot] = Replica(key)
+        return replica
+
+    def remove(self, replica: Replica) -> None:
+        """Forget a replica that is gone."""
+        del self.replicas[replica.key.slot]
+
+    def enqueue(self, job: Job) -> None:
+        """Let a job wait for a credit."""
+        self.queued += 1
+        heapq.heappush(self._queue, (job.request.priority, job.request.serial, job))
+
+    def withdraw(self) -> None:
+        """Note that a queued job was cancelled; its entry goes when it is met, or in bulk."""
+        self.queued -= 1
+        if len(self._queue) > 2 * self.queued + SWEEP_FLOOR:
+            self._queue = [entry for entry in self._queue if entry[2].state is JobState.QUEUED]
+            heapq.heapify(self._queue)
+
+    def waiting(self) -> Iterator[Job]:
+        """The jobs in the queue, in no order."""
+        return (job for _, _, job in self._queue if job.state is JobState.QUEUED)
+
+    def next_pair(self) -> tuple[Job, Replica] | None:
+        """The next job, taken from the queue, and the least loaded replica with a credit; None without either."""
+        if not self.queued:
+            return None
+        replica = self._least_loaded()
+        if replica is None:
+            return None
+        while True:
+            job = heapq.heappop(self._queue)[2]
+            if job.state is JobState.QUEUED:
+                self.queued -= 1
+                return job, replica
+
+    def _least_loaded(self) -> Replica | None:
+        best: Replica | None = None
+        least = self.stage.limits.max_inflight
+        for replica in self.replicas.values():
+            load = len(replica.jobs)
+            if load < least and replica.state is ReplicaState.LIVE:
+                if load == 0:
+                    return replica
+                best, least = replica, load
+        return best

@@ -1,0 +1,128 @@
+"""The tables of the core, and the effects of the step that is being taken.
+
+One place holds everything that the core knows; the modules around it are the moves. Nothing outside of `core/` sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from podium.core.admission import EngineLimits, Gate
+from podium.core.control import AbortCall
+from podium.core.deadlines import Deadlines
+from podium.core.effects import Effect, ReleasePayloads
+from podium.core.graph import Graph
+from podium.core.identity import Payload, ReplicaKey
+from podium.core.plan import Planner
+from podium.core.records import Job, Request, Wait
+from podium.core.stage_pool import Replica, StagePool
+from podium.core.statistics import Counters, ReplicaStatistics, StageStatistics, Statistics
+
+
+class CoreState:
+    """Requests, pools, timers, abort calls: everything by its key, and nothing kept longer than it lives."""
+
+    def __init__(self, graph: Graph, limits: EngineLimits) -> None:
+        self.graph = graph
+        self.limits = limits
+        self.planner = Planner(graph)
+        self.pools = {name: StagePool(stage) for name, stage in graph.stages.items()}
+        self.gate = Gate(graph.stages)
+        self.deadlines = Deadlines()
+        self.requests: dict[str, Request] = {}
+        self.held: dict[str, Request] = {}
+        self.abort_calls: dict[int, AbortCall] = {}
+        self.remembered: dict[str, None] = {}
+        self.counters = Counters()
+        self.now = 0.0
+        self.effects: list[Effect] = []
+        self.pools_to_serve: dict[str, StagePool] = {}
+        self._serial = 0
+        self._attempt = 0
+
+    def __repr__(self) -> str:
+        return f"<CoreState {len(self.requests)} requests, {self.deadlines.live} timers>"
+
+    def next_serial(self) -> int:
+        """A number for a request: the order of arrival."""
+        self._serial += 1
+        return self._serial
+
+    def next_attempt(self) -> int:
+        """A number for a job's key, never used again."""
+        self._attempt += 1
+        return self._attempt
+
+    def pool_of(self, job: Job) -> StagePool:
+        """The pool of a job's stage."""
+        return self.pools[job.stage.name]
+
+    def find_replica(self, key: ReplicaKey) -> Replica | None:
+        """The replica of that very generation, if it is there."""
+        pool = self.pools.get(key.stage)
+        return pool.find(key) if pool is not None else None
+
+    def serve(self, pool: StagePool) -> None:
+        """Look at a pool's queue once this event is handled."""
+        self.pools_to_serve[pool.stage.name] = pool
+
+    def release(self, payloads: Sequence[Payload]) -> None:
+        """Let go of payloads that nobody will get."""
+        if payloads:
+            self.effects.append(ReleasePayloads(tuple(payloads)))
+
+    def drop(self, payloads: Sequence[Payload]) -> None:
+        """Count a delivery that matches nothing, and let its payloads go."""
+        self.counters.dropped += 1
+        self.release(payloads)
+
+    def wait(self, job: Job, wait: Wait, limit_s: float) -> None:
+        """Let `job` wait for one thing, for so long."""
+        job.wait = wait
+        self.deadlines.set(job, self.now + limit_s)
+
+    def end_wait(self, job: Job) -> None:
+        """Let `job` wait for nothing."""
+        job.wait = Wait.NOTHING
+        self.deadlines.clear(job)
+
+    def remember(self, request_id: str) -> None:
+        """Keep the id of an ended request for a while, so that a late abort gets a precise answer."""
+        self.remembered.pop(request_id, None)
+        self.remembered[request_id] = None
+        if len(self.remembered) > self.limits.max_remembered:
+            del self.remembered[next(iter(self.remembered))]
+
+    def statistics(self) -> Statistics:
+        """Everything as it is now."""
+        oldest = min((request.submitted_at for request in self.requests.values()), default=self.now)
+        buffered = dict.fromkeys(self.pools, 0)
+        for request in self.requests.values():
+            for job in request.jobs:
+                buffered[job.stage.name] += job.order.early + sum(len(buffer.unsent) for buffer in job.inputs.values())
+        gates = self.gate.states()
+        return Statistics(
+            requests=len(self.requests),
+            held=len(self.held),
+            aborting=sum(request.is_aborting for request in self.requests.values()),
+            abort_calls=len(self.abort_calls),
+            timers=self.deadlines.live,
+            remembered=len(self.remembered),
+            longest_wait_s=self.now - oldest,
+            stages={
+                name: StageStatistics(
+                    queued=pool.queued,
+                    running=sum(len(replica.jobs) for replica in pool.replicas.values()),
+                    buffered=buffered[name],
+                    gate=gates[name],
+                    replicas=tuple(_replica_statistics(replica) for replica in pool.replicas.values()),
+                )
+                for name, pool in self.pools.items()
+            },
+            counters=self.counters.copy(),
+        )
+
+
+def _replica_statistics(replica: Replica) -> ReplicaStatistics:
+    stopping = sum(job.is_stopping for job in replica.jobs.values())
+    return ReplicaStatistics(replica.key.slot, replica.key.generation, replica.state, len(replica.jobs), stopping)
