@@ -29,9 +29,8 @@ class FakeBackend:
 
     @classmethod
     def parse_options(cls, values: Mapping[str, object]) -> object:
-        faults = [
-            Fault(f"options.{name}", "unknown option", nearest(name, _OPTIONS)) for name in values if name not in _OPTIONS
-        ]
+        unknown = [name for name in values if name not in _OPTIONS]
+        faults = [Fault(f"options.{name}", "unknown option", nearest(name, _OPTIONS)) for name in unknown]
         if not isinstance(values.get("threads", 1), int):
             faults.append(Fault("threads", "is not a number", "give a whole number"))
         if faults:

@@ -30,6 +30,14 @@ _TYPE_NAMES: Mapping[type, str] = {
     list: "a list",
     type(None): "empty",
 }
+_MAX_DEPTH = 64
+_OPENING = (
+    yaml.BlockMappingStartToken,
+    yaml.BlockSequenceStartToken,
+    yaml.FlowMappingStartToken,
+    yaml.FlowSequenceStartToken,
+)
+_CLOSING = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)
 _PLAIN_TAGS = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 
 
@@ -72,6 +80,10 @@ class FaultLog:
         """Whether something is wrong at exactly this place, so that what was read from it is only a stand-in."""
         return any(fault.where == where for fault in self._faults)
 
+    def has_fault_in(self, where: str) -> bool:
+        """Whether something is wrong at this place or inside it."""
+        return self.has_fault_at(where) or any(fault.where.startswith(f"{where}.") for fault in self._faults)
+
     @property
     def faults(self) -> list[Fault]:
         """The faults, from the top of the file to its end."""
@@ -81,8 +93,7 @@ class FaultLog:
 def parse_yaml(text: str, log: FaultLog) -> yaml.Node | None:
     """The document in `text`; None when there is none, with the reason in `log`."""
     try:
-        aliases = [token for token in yaml.scan(text, Loader=yaml.SafeLoader) if isinstance(token, yaml.AliasToken)]
-        node = None if aliases else yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=yaml.SafeLoader) if _is_plain(text, log) else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = f"not valid YAML: {error.problem or error.context}"
@@ -92,15 +103,23 @@ def parse_yaml(text: str, log: FaultLog) -> yaml.Node | None:
         line = text.count("\n", 0, error.position) + 1
         log.add("pipeline", f"not valid YAML: character #x{error.character:04x}", "remove the character", line)
         return None
-    except RecursionError:
-        log.add("pipeline", "nested too deeply", "a pipeline file needs about four levels")
-        return None
-    for token in aliases:
-        line = token.start_mark.line + 1
-        log.add("pipeline", f"alias '*{token.value}' is not supported", "write the value out", line)
-    if node is None and not aliases:
+    if node is None and not log.faults:
         log.add("pipeline", "the file is empty", "declare at least `name` and `stages`")
     return node
+
+
+def _is_plain(text: str, log: FaultLog) -> bool:
+    """Whether `text` can be composed safely: not nested deeply, and without aliases, which can repeat without end."""
+    depth = 0
+    for token in yaml.scan(text, Loader=yaml.SafeLoader):
+        depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+        line = token.start_mark.line + 1
+        if depth > _MAX_DEPTH:
+            log.add("pipeline", f"nested more than {_MAX_DEPTH} levels deep", "flatten it", line)
+            return False
+        if isinstance(token, yaml.AliasToken):
+            log.add("pipeline", f"alias '*{token.value}' is not supported", "write the value out", line)
+    return not log.faults
 
 
 class Section:

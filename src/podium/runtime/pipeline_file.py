@@ -74,7 +74,7 @@ def load_pipeline(source: str | Path, catalog: PartCatalog) -> PipelineConfig:
     path = catalog.pipelines.get(str(source), Path(source))
     looks_like_a_name = len(path.parts) <= 1 and not path.suffix
     if looks_like_a_name and not path.is_file():
-        remedy = f"{nearest(str(source), catalog.pipelines)} or give the path of a file"
+        remedy = f"{nearest(str(source), catalog.pipelines)} (or give the path of a pipeline file)"
         raise ConfigurationError(str(source), [Fault("pipeline", f"there is no pipeline '{source}'", remedy)])
     return parse_pipeline(_read_file(path), str(source), catalog)
 
@@ -196,7 +196,8 @@ class _Reader:
         if stage.sources and not has_processor and not log.has_fault_at(section.place("processor")):
             remedy = f"use one of: {_choices(self._catalog.processors)}"
             log.add(section.place("processor"), "is missing, and a stage with sources needs one", remedy)
-        if stage.prewarm and not any(source.mode is EdgeMode.STREAMING for source in stage.sources):
+        is_streamed_to = any(source.mode is EdgeMode.STREAMING for source in stage.sources)
+        if stage.prewarm and not is_streamed_to and not log.has_fault_in(section.place("sources")):
             remedy = "remove `prewarm`, or make a source `streaming`"
             log.add(section.place("prewarm"), "the stage has no streaming source to be started before", remedy)
         if config.replicas < 1:
@@ -284,7 +285,7 @@ class _Reader:
         ]
         for fault in find_faults(stages):
             is_about_reach = fault.where.startswith("stage ") and ", " not in fault.where
-            if edges_are_known or not is_about_reach:
+            if not is_about_reach or (edges_are_known and not log.has_fault_at(fault.where)):
                 source = _SOURCE.search(fault.problem)
                 at = place(fault.where, source[1]) if source else fault.where
                 log.add(fault.where, fault.problem, fault.remedy, log.line_of(at))
