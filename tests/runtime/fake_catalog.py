@@ -43,7 +43,7 @@ class FakeBackend:
             if name not in _PARAMS:
                 raise InvalidRequestError.because(f"unknown parameter '{name}'; use one of: {', '.join(_PARAMS)}")
             if not isinstance(value, int | float):
-                raise InvalidRequestError.because(f"{name} must be a number")
+                raise InvalidRequestError.because(f"params.{name}: must be a number")
         if values.get("max_tokens") == 0 and "seed" in values:
             raise InvalidRequestError.because("these cannot be combined")
         return dict(values)

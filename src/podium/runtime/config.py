@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from podium.core.admission import EngineLimits
 from podium.core.graph import Graph, Stage
 from podium.errors import InvalidRequestError
 from podium.runtime.marked_yaml import describe, nearest
@@ -20,21 +21,6 @@ StageParams: TypeAlias = Mapping[str, Mapping[str, object]]
 
 DEFAULT_PROCESSOR = "prompt"
 DEFAULT_TRANSPORT = "in_process"
-
-
-class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a whole engine; those of one stage are in `core.graph.Limits`. All must be positive.
-
-    `max_requests`: live requests, whatever they wait for; one more is refused at once.
-    `max_undelivered_outputs`: outputs of one request that its caller has not taken yet.
-    `abort_timeout_s`: for how long an abort waits for its confirmation, unless the call says otherwise.
-    `shutdown_timeout_s`: for how long a shutdown waits for the stages, unless the call says otherwise.
-    """
-
-    max_requests: int = 4096
-    max_undelivered_outputs: int = 65536
-    abort_timeout_s: float = 10.0
-    shutdown_timeout_s: float = 30.0
 
 
 class StageConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,12 +14,13 @@ from typing import Protocol
 import msgspec
 import yaml
 
+from podium.core.admission import EngineLimits
 from podium.core.graph import EdgeMode, EmptyPolicy, Limits, Modality, Source, Stage, StageKind, find_faults
 from podium.core.identity import PROMPT
 from podium.errors import ConfigurationError, Fault, InvalidRequestError
 from podium.ports.input_processor import InputProcessor
 from podium.ports.stage_backend import StageBackend
-from podium.runtime.config import DEFAULT_PROCESSOR, DEFAULT_TRANSPORT, EngineLimits, PipelineConfig, StageConfig
+from podium.runtime.config import DEFAULT_PROCESSOR, DEFAULT_TRANSPORT, PipelineConfig, StageConfig
 from podium.runtime.marked_yaml import FaultLog, Section, nearest, parse_yaml, place, read_choice, read_entries
 
 _PIPELINE_KEYS = ("name", "description", "requires", "install", "limits", "stages")
@@ -244,20 +245,15 @@ class _Reader:
                 log.add(where, f"backend '{config.backend}' takes no streaming input", remedy)
 
     def _check_params(self, where: str, config: StageConfig, backend: type[StageBackend], options: object) -> None:
-        """Find every bad parameter: `parse_params` stops at the first, so that one is left out for the next try."""
-        values = dict(config.params)
-        while True:
-            try:
-                backend.parse_params(options, values)
-            except InvalidRequestError as error:
-                culprit = _first_mention(error.record.message, values)
-                at = where if culprit is None else place(where, culprit)
-                self._log.add(at, error.record.message, "correct the stage's default parameters")
-                if culprit is None:
-                    return
-                del values[culprit]
-            else:
-                return
+        """Check the default parameters: together, and when that fails one by one, so that each bad one is named."""
+        message = _refusal(backend, options, config.params)
+        if message is None:
+            return
+        each = {name: _refusal(backend, options, {name: value}) for name, value in config.params.items()}
+        refusals = {place(where, name): (name, reason) for name, reason in each.items() if reason is not None}
+        for at, (name, reason) in (refusals or {where: ("", message)}).items():
+            problem, _, remedy = reason.removeprefix(f"params.{name}: ").rpartition("; ")
+            self._log.add(at, problem or remedy, remedy if problem else "correct the stage's default parameters")
 
     def _check_processor(self, section: Section, config: StageConfig) -> frozenset[Modality] | None:
         """Check the input processor and its options; return what it accepts."""
@@ -298,10 +294,13 @@ class _Reader:
             self._log.add(place(where, inner) if inner else where, fault.problem, fault.remedy)
 
 
-def _first_mention(message: str, names: Iterable[str]) -> str | None:
-    """The one of `names` that a message mentions first."""
-    mentions = ((re.search(rf"\b{re.escape(name)}\b", message), name) for name in names)
-    return min(((found.start(), name) for found, name in mentions if found), default=(0, None))[1]
+def _refusal(backend: type[StageBackend], options: object, params: Mapping[str, object]) -> str | None:
+    """Why a backend does not take these parameters; None when it does."""
+    try:
+        backend.parse_params(options, params)
+    except InvalidRequestError as error:
+        return error.record.message
+    return None
 
 
 def _choices(names: Iterable[str]) -> str:
