@@ -147,6 +147,13 @@ def installed_version(name: str) -> str | None:
     return asked.stdout.strip() if asked.returncode == 0 else None
 
 
+def remove_half_installed() -> None:
+    """Forget packages that an interrupted run left half unpacked: pip writes RECORD last, and trusts what has none."""
+    for folder in VENV.glob("lib/python*/site-packages/*.dist-info"):
+        if not (folder / "RECORD").exists():
+            shutil.rmtree(folder)
+
+
 def remove_unwanted() -> None:
     present = [name for name in MUST_BE_ABSENT if installed_version(name) is not None]
     if present:
@@ -186,6 +193,7 @@ def install_list(group: str) -> None:
     path, description = LISTS[group]
     requirements = pinned(ROOT / path)
     say(description)
+    remove_half_installed()
     if group == "engines":
         install_torch(requirements)
     run_pip(["install", "--no-deps", "--requirement", str(ROOT / path)], expected=len(requirements))
