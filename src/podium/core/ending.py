@@ -26,6 +26,10 @@ from podium.core.stage_pool import Replica, StagePool
 from podium.core.state import CoreState
 from podium.errors import ErrorKind, ErrorRecord, Scope
 
+# Bound once: on Python 3.11 reading a member off its enum class costs as much as three calls.
+_DRAINING = ReplicaState.DRAINING
+_STOPPING, _DISPATCHED, _RUNNING, _QUEUED = JobState.STOPPING, JobState.DISPATCHED, JobState.RUNNING, JobState.QUEUED
+
 _OUTCOMES = {
     RequestState.COMPLETED: Outcome.COMPLETED,
     RequestState.ABORTED: Outcome.ABORTED,
@@ -129,7 +133,7 @@ def emit_final(
 
 def stop_job(state: CoreState, job: Job) -> None:
     """Ask the replica to stop a job, unless it was asked and has not answered."""
-    if job.state is JobState.STOPPING:
+    if job.state is _STOPPING:
         return
     job.advance(JobTrigger.STOP)
     state.wait(job, Wait.STOP, job.stage.limits.stop_timeout_s)
@@ -144,13 +148,13 @@ def leave_replica(state: CoreState, job: Job, trigger: JobTrigger) -> None:
     replica = job.replica
     if replica is not None and job.key is not None:
         del replica.jobs[job.key]
-        if replica.state is ReplicaState.DRAINING:
+        if replica.state is _DRAINING:
             leave_when_empty(state, replica)
         state.serve(state.pool_of(job))
 
 
 def give_up_stop(state: CoreState, job: Job) -> None:
-    """A stop was not confirmed in time: the request goes on without it, the stop is repeated, the credit stays taken."""
+    """A stop was not confirmed in time: the request goes on without it, the stop is repeated, the credit stays."""
     was_detached = job.is_detached
     job.is_detached = True
     if job.state is JobState.STOP_FAILED:
@@ -166,9 +170,8 @@ def lose_replica(state: CoreState, replica: Replica, error: ErrorRecord) -> None
     """A replica is gone: its jobs end, or run again elsewhere; what has no replica left fails fast."""
     pool = state.pools[replica.key.stage]
     jobs = list(replica.jobs.values())
-    replica.advance(ReplicaTrigger.LOSE)
     replica.jobs.clear()
-    pool.remove(replica)
+    pool.remove(replica, ReplicaTrigger.LOSE)
     state.effects.append(CloseReplica(replica.key, error))
     again = {job for job in jobs if _can_run_again(job)}
     for job in jobs:
@@ -197,8 +200,7 @@ def fail_stranded(state: CoreState, pool: StagePool) -> None:
 def leave_when_empty(state: CoreState, replica: Replica) -> None:
     """Let a draining replica go once its last job is over."""
     if not replica.jobs:
-        replica.advance(ReplicaTrigger.LEAVE)
-        state.pools[replica.key.stage].remove(replica)
+        state.pools[replica.key.stage].remove(replica, ReplicaTrigger.LEAVE)
         state.effects.append(CloseReplica(replica.key))
 
 
@@ -266,12 +268,12 @@ def _leave(state: CoreState, job: Job) -> None:
     elif job.is_at_replica and not job.is_detached:
         job.is_detached = True
         state.release(job.drop_inputs())
-        if job.state in (JobState.DISPATCHED, JobState.RUNNING):
+        if job.state in (_DISPATCHED, _RUNNING):
             stop_job(state, job)
 
 
 def _cancel_job(state: CoreState, job: Job) -> None:
-    was_queued = job.state is JobState.QUEUED
+    was_queued = job.state is _QUEUED
     job.advance(JobTrigger.CANCEL)
     state.end_wait(job)
     state.release(job.drop_inputs())
@@ -285,7 +287,7 @@ def _post_stop(state: CoreState, job: Job) -> None:
 
 
 def _can_run_again(job: Job) -> bool:
-    running = job.state in (JobState.DISPATCHED, JobState.RUNNING)
+    running = job.state in (_DISPATCHED, _RUNNING)
     return running and job.can_rerun and job.request.state is RequestState.ACTIVE
 
 
@@ -294,7 +296,6 @@ def _requeue(state: CoreState, pool: StagePool, job: Job) -> None:
     job.advance(JobTrigger.REQUEUE)
     job.rewind()
     pool.enqueue(job)
-    state.wait(job, Wait.QUEUE, job.stage.limits.queue_timeout_s)
 
 
 def _end_after_loss(state: CoreState, request: Request, error: ErrorRecord) -> None:

@@ -24,6 +24,13 @@ from podium.core.stage_pool import Replica, StagePool
 from podium.core.state import CoreState
 from podium.errors import ErrorKind, ErrorRecord, Scope
 
+# Bound once: on Python 3.11 reading a member off its enum class costs as much as three calls.
+_WAITING, _DISPATCHED, _RUNNING = JobState.WAITING, JobState.DISPATCHED, JobState.RUNNING
+_READY, _DISPATCH, _START, _FINISH = JobTrigger.READY, JobTrigger.DISPATCH, JobTrigger.START, JobTrigger.FINISH
+_FOR_DISPATCH, _FOR_FIRST, _FOR_CHUNK = Wait.DISPATCH, Wait.FIRST_OUTPUT, Wait.CHUNK
+_STREAMING, _COMPLETE = EdgeMode.STREAMING, EdgeMode.COMPLETE
+_ABORT, _ERROR = FinishReason.ABORT, EmptyPolicy.ERROR
+
 
 def activate(state: CoreState, request: Request) -> None:
     """Let an admitted request begin: jobs without sources are ready, and those that ask to be prewarmed."""
@@ -41,42 +48,53 @@ def serve_pool(state: CoreState, pool: StagePool) -> None:
         return
     while (pair := pool.next_pair()) is not None:
         _start(state, *pair)
+    for job in pool.take_fresh():
+        state.wait(job, Wait.QUEUE, job.stage.limits.queue_timeout_s)
 
 
 def note_start(state: CoreState, job: Job) -> None:
     """A replica took up a job."""
-    if job.state is JobState.DISPATCHED:
-        job.advance(JobTrigger.START)
+    if job.state is _DISPATCHED:
+        job.advance(_START)
         job.started_at = state.now
         _await_output(state, job)
 
 
 def take_output(state: CoreState, job: Job, output: JobOutput) -> None:
     """Take a delivery of a job: put it in order, and pass on what is due."""
-    run = job.order.accept(output)
-    if run.repeated:
-        state.drop(run.repeated)
-    note_start(state, job)
-    finish = run.finish
-    if finish is not None and finish.reason is FinishReason.ABORT and job.is_stopping:
+    payloads, finish = _put_in_order(state, job, output)
+    if job.state is _DISPATCHED:
+        note_start(state, job)
+    if finish is not None and finish.reason is _ABORT and job.is_stopping:
         finish = None  # the engine ended it because of our stop, whose confirmation brings the partial output
     if job.is_detached:
-        if run.payloads:
-            state.drop(run.payloads)
+        if payloads:
+            state.drop(payloads)
         if finish is not None:
-            leave_replica(state, job, JobTrigger.FINISH)
+            leave_replica(state, job, _FINISH)
         return
-    if run.payloads and job.first_output_at is None:
+    if payloads and job.first_output_at is None:
         job.first_output_at = state.now
-    job.produced += len(run.payloads)
+    job.produced += len(payloads)
     if job.order.early > job.stage.limits.max_buffered_chunks and not job.request.is_aborting:
         fail_request(state, job.request, _overflow(job, "out of order"))
     elif finish is not None:
-        _finish(state, job, run.payloads, finish)
-    elif run.payloads:
-        _pass_on(state, job, run.payloads, None)
+        _finish(state, job, payloads, finish)
+    elif payloads:
+        _pass_on(state, job, payloads, None)
         if not job.is_stopping and not job.is_detached:
             _await_output(state, job)
+
+
+def _put_in_order(state: CoreState, job: Job, output: JobOutput) -> tuple[tuple[Payload, ...], Finish | None]:
+    order = job.order
+    if order.is_plain and output.sequence == order.expected:
+        order.expected += len(output.payloads)
+        return output.payloads, output.finish
+    payloads, finish, repeated = order.accept(output)
+    if repeated:
+        state.drop(repeated)
+    return payloads, finish
 
 
 def append_input(state: CoreState, request: Request, payloads: tuple[Payload, ...], *, last: bool) -> None:
@@ -85,19 +103,18 @@ def append_input(state: CoreState, request: Request, payloads: tuple[Payload, ..
         if PROMPT not in job.inputs:
             continue
         if payloads:
-            _feed(state, job, PROMPT, EdgeMode.STREAMING, payloads)
+            _feed(state, job, PROMPT, _STREAMING, payloads)
         if last and not request.is_over:
-            _end_source(state, job, PROMPT, EdgeMode.STREAMING, FinishReason.STOP, is_empty=False)
+            _end_source(state, job, PROMPT, _STREAMING, FinishReason.STOP, is_empty=False)
         if job.is_at_replica and not job.is_detached and not job.is_stopping:
             _await_output(state, job)
 
 
 def _make_ready(state: CoreState, job: Job) -> None:
-    job.advance(JobTrigger.READY)
+    job.advance(_READY)
     job.queued_at = state.now
     pool = state.pool_of(job)
     pool.enqueue(job)
-    state.wait(job, Wait.QUEUE, job.stage.limits.queue_timeout_s)
     state.serve(pool)
 
 
@@ -106,8 +123,8 @@ def _start(state: CoreState, job: Job, replica: Replica) -> None:
     key = job.new_key(state.next_attempt())
     replica.jobs[key] = job
     job.replica = replica
-    job.advance(JobTrigger.DISPATCH)
-    state.wait(job, Wait.DISPATCH, job.stage.limits.dispatch_timeout_s)
+    job.advance(_DISPATCH)
+    state.wait(job, _FOR_DISPATCH, job.stage.limits.dispatch_timeout_s)
     state.effects.append(
         StartJob(
             replica=replica.key,
@@ -130,9 +147,9 @@ def _await_output(state: CoreState, job: Job) -> None:
     elif job.open_sources:
         state.end_wait(job)
     elif job.produced:
-        state.wait(job, Wait.CHUNK, limits.chunk_timeout_s)
+        state.wait(job, _FOR_CHUNK, limits.chunk_timeout_s)
     else:
-        state.wait(job, Wait.FIRST_OUTPUT, limits.first_output_timeout_s)
+        state.wait(job, _FOR_FIRST, limits.first_output_timeout_s)
 
 
 def _pass_on(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish | None) -> None:
@@ -157,18 +174,18 @@ def _feed(state: CoreState, job: Job, source: str, mode: EdgeMode, payloads: tup
     buffer = job.inputs[source]
     is_first = not buffer.has_begun
     buffer.unsent.extend(payloads)
-    if job.replica is not None and job.key is not None and mode is EdgeMode.STREAMING:
+    if job.replica is not None and job.key is not None and mode is _STREAMING:
         sequence, fresh = buffer.take()
         state.effects.append(FeedJob(job.replica.key, job.key, source, sequence, fresh))
     elif len(buffer.unsent) > job.stage.limits.max_buffered_chunks:
         fail_request(state, job.request, _overflow(job, f"from '{source}', before they could be used"))
-    elif is_first and mode is EdgeMode.STREAMING and source != PROMPT:
+    elif is_first and mode is _STREAMING and source != PROMPT:
         _satisfy(state, job)
 
 
 def _satisfy(state: CoreState, job: Job) -> None:
     job.missing -= 1
-    if job.missing == 0 and job.state is JobState.WAITING:
+    if job.missing == 0 and job.state is _WAITING:
         _make_ready(state, job)
 
 
@@ -176,7 +193,7 @@ def _finish(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: F
     request = job.request
     match FORWARDING[finish.reason]:
         case Forwarding.FORWARD:
-            leave_replica(state, job, JobTrigger.FINISH)
+            leave_replica(state, job, _FINISH)
             _finish_usable(state, job, payloads, finish)
         case Forwarding.ABORT:
             _pass_on(state, job, payloads, None)
@@ -192,7 +209,7 @@ def _finish(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: F
 def _finish_usable(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish) -> None:
     request = job.request
     is_empty = job.produced == 0
-    if is_empty and job.stage.on_empty is EmptyPolicy.ERROR and not request.is_aborting:
+    if is_empty and job.stage.on_empty is _ERROR and not request.is_aborting:
         fail_request(state, request, _finished_empty(job))
         return
     job.finish_reason = finish.reason
@@ -237,17 +254,17 @@ def _end_source(
     buffer = job.inputs[source]
     buffer.finish = reason
     job.open_sources -= 1
-    if job.state is JobState.WAITING:
+    if job.state is _WAITING:
         if is_empty:
             _skip(state, job)
-        elif mode is EdgeMode.COMPLETE:
+        elif mode is _COMPLETE:
             _satisfy(state, job)
     elif job.replica is not None and job.key is not None:
         if buffer.unsent:
             sequence, payloads = buffer.take()
             state.effects.append(FeedJob(job.replica.key, job.key, source, sequence, payloads))
         state.effects.append(EndInput(job.replica.key, job.key, source, reason))
-        if job.state is JobState.RUNNING:
+        if job.state is _RUNNING:
             _await_output(state, job)
 
 

@@ -54,7 +54,7 @@ from podium.core.events import (
 from podium.core.forwarding import activate, append_input, end_without, note_start, serve_pool, take_output
 from podium.core.graph import Graph
 from podium.core.identity import Payload, ReplicaKey
-from podium.core.lifecycle import GateState, JobState, JobTrigger, ReplicaState, ReplicaTrigger
+from podium.core.lifecycle import GateState, JobState, JobTrigger, ReplicaState
 from podium.core.plan import Plan
 from podium.core.records import Job, Request, Wait
 from podium.core.state import CoreState
@@ -82,7 +82,8 @@ class Orchestrator:
         state.now = now
         for event in events:
             self._handle(event)
-            self._serve_pools()
+            if state.pools_to_serve:
+                self._serve_pools()
         self._expire(now)
         effects, state.effects = state.effects, []
         return effects
@@ -330,7 +331,7 @@ class Orchestrator:
         state = self._state
         replica = state.find_replica(key)
         if replica is not None and replica.state is ReplicaState.LIVE:
-            replica.advance(ReplicaTrigger.DRAIN)
+            state.pools[key.stage].drain(replica)
             leave_when_empty(state, replica)
             fail_stranded(state, state.pools[key.stage])
 

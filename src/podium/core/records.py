@@ -46,6 +46,11 @@ class Wait(StrEnum):
     STUCK = "confirmation of the repeated stop"
 
 
+# Bound once: on Python 3.11 reading a member off its enum class costs as much as three calls.
+_WAITING, _STOPPING, _STOP_FAILED = JobState.WAITING, JobState.STOPPING, JobState.STOP_FAILED
+_HELD, _ABORTING, _NOTHING = RequestState.HELD, RequestState.ABORTING, Wait.NOTHING
+
+
 class SourceBuffer:
     """What a job has got of one source: `unsent` waits for the job's start, `sent` counts what its replica has."""
 
@@ -94,8 +99,8 @@ class Job(Timer):
         self.request = request
         self.plan = plan
         self.stage: Stage = plan.stage
-        self.state = JobState.WAITING
-        self.wait = Wait.NOTHING
+        self.state = _WAITING
+        self.wait = _NOTHING
         self.key: JobKey | None = None
         self.replica: Replica | None = None
         self.attempts = 0
@@ -118,7 +123,7 @@ class Job(Timer):
 
     def __repr__(self) -> str:
         where = f" on {self.replica.key}" if self.replica is not None else ""
-        waits = f", waits for {self.wait}" if self.wait is not Wait.NOTHING else ""
+        waits = f", waits for {self.wait}" if self.wait is not _NOTHING else ""
         return f"<Job {self.request.id}/{self.stage.name} {self.state}{where}{waits}>"
 
     @property
@@ -134,7 +139,7 @@ class Job(Timer):
     @property
     def is_stopping(self) -> bool:
         """Whether its replica was asked to stop it, and has not."""
-        return self.state in (JobState.STOPPING, JobState.STOP_FAILED)
+        return self.state is _STOPPING or self.state is _STOP_FAILED
 
     @property
     def is_over(self) -> bool:
@@ -162,11 +167,12 @@ class Job(Timer):
 
     def drop_inputs(self) -> list[Payload]:
         """Give up what was never sent, and what is out of order, for release."""
-        dropped: list[Payload] = list(self.order.take_early())
+        dropped: list[Payload] = [] if self.order.is_plain else list(self.order.take_early())
         for buffer in self.inputs.values():
-            if buffer.name not in self.plan.shared:
-                dropped += buffer.unsent
-            buffer.unsent.clear()
+            if buffer.unsent:
+                if buffer.name not in self.plan.shared:
+                    dropped += buffer.unsent
+                buffer.unsent.clear()
         return dropped
 
     def rewind(self) -> None:
@@ -204,7 +210,7 @@ class Request(Timer):
         self.plan = plan
         self.serial = serial
         self.submitted_at = now
-        self.state = RequestState.HELD
+        self.state = _HELD
         self.sequence = 0
         self.open_finals = plan.finals
         self.abort_calls: list[AbortCall] = []
@@ -225,7 +231,7 @@ class Request(Timer):
     @property
     def is_aborting(self) -> bool:
         """Whether it is being stopped, and ends when each replica has confirmed."""
-        return self.state is RequestState.ABORTING
+        return self.state is _ABORTING
 
     @property
     def is_settled(self) -> bool:
@@ -238,11 +244,11 @@ class Request(Timer):
 
     def awaited(self) -> str:
         """What it is waiting for now, in words, for the text of a timeout."""
-        if self.state is RequestState.HELD:
+        if self.state is _HELD:
             return "admission"
         pending = [
-            f"{job.wait} at stage '{job.stage.name}'" if job.wait is not Wait.NOTHING else f"stage '{job.stage.name}'"
+            f"{job.wait} at stage '{job.stage.name}'" if job.wait is not _NOTHING else f"stage '{job.stage.name}'"
             for job in self.jobs
-            if not job.is_over and job.state is not JobState.WAITING
+            if not job.is_over and job.state is not _WAITING
         ]
         return ", ".join(pending) or "its stages"

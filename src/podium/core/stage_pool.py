@@ -6,12 +6,14 @@ A pool decides which job goes to which replica; it starts nothing. A job leaves 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 
 from podium.core.graph import Stage
 from podium.core.identity import JobKey, ReplicaKey
 from podium.core.lifecycle import REPLICAS, JobState, ReplicaState, ReplicaTrigger, move
 from podium.core.records import Job
+
+# Bound once: on Python 3.11 reading a member off its enum class costs as much as three calls.
+_QUEUED, _LIVE = JobState.QUEUED, ReplicaState.LIVE
 
 SWEEP_FLOOR = 64
 """Below this many entries the queue is not worth sweeping."""
@@ -42,8 +44,10 @@ class StagePool:
         self.stage = stage
         self.replicas: dict[int, Replica] = {}
         self.queued = 0
+        self.live = 0
         self._newest: dict[int, int] = {}
         self._queue: list[tuple[int, int, Job]] = []
+        self._fresh: list[Job] = []
 
     def __repr__(self) -> str:
         jobs = sum(len(replica.jobs) for replica in self.replicas.values())
@@ -52,7 +56,7 @@ class StagePool:
     @property
     def is_available(self) -> bool:
         """Whether any replica takes new work, now or when it has a credit."""
-        return any(replica.state is ReplicaState.LIVE for replica in self.replicas.values())
+        return self.live > 0
 
     @property
     def is_full(self) -> bool:
@@ -69,28 +73,38 @@ class StagePool:
         if key.slot in self.replicas or key.generation <= self._newest.get(key.slot, -1):
             return None
         self._newest[key.slot] = key.generation
+        self.live += 1
         replica = self.replicas[key.slot] = Replica(key)
         return replica
 
-    def remove(self, replica: Replica) -> None:
-        """Forget a replica that is gone."""
+    def drain(self, replica: Replica) -> None:
+        """Give a replica no new work."""
+        replica.advance(ReplicaTrigger.DRAIN)
+        self.live -= 1
+
+    def remove(self, replica: Replica, trigger: ReplicaTrigger) -> None:
+        """Forget a replica that leaves or is lost."""
+        self.live -= replica.state is ReplicaState.LIVE
+        replica.advance(trigger)
         del self.replicas[replica.key.slot]
 
     def enqueue(self, job: Job) -> None:
         """Let a job wait for a credit."""
         self.queued += 1
+        self._fresh.append(job)
         heapq.heappush(self._queue, (job.request.priority, job.request.serial, job))
 
     def withdraw(self) -> None:
         """Note that a queued job was cancelled; its entry goes when it is met, or in bulk."""
         self.queued -= 1
         if len(self._queue) > 2 * self.queued + SWEEP_FLOOR:
-            self._queue = [entry for entry in self._queue if entry[2].state is JobState.QUEUED]
+            self._queue = [entry for entry in self._queue if entry[2].state is _QUEUED]
             heapq.heapify(self._queue)
 
-    def waiting(self) -> Iterator[Job]:
-        """The jobs in the queue, in no order."""
-        return (job for _, _, job in self._queue if job.state is JobState.QUEUED)
+    def take_fresh(self) -> list[Job]:
+        """The jobs that were queued since this was last asked, and still are."""
+        fresh, self._fresh = self._fresh, []
+        return [job for job in fresh if job.state is _QUEUED]
 
     def next_pair(self) -> tuple[Job, Replica] | None:
         """The next job, taken from the queue, and the least loaded replica with a credit; None without either."""
@@ -101,7 +115,7 @@ class StagePool:
             return None
         while True:
             job = heapq.heappop(self._queue)[2]
-            if job.state is JobState.QUEUED:
+            if job.state is _QUEUED:
                 self.queued -= 1
                 return job, replica
 
@@ -110,7 +124,7 @@ class StagePool:
         least = self.stage.limits.max_inflight
         for replica in self.replicas.values():
             load = len(replica.jobs)
-            if load < least and replica.state is ReplicaState.LIVE:
+            if load < least and replica.state is _LIVE:
                 if load == 0:
                     return replica
                 best, least = replica, load

@@ -18,6 +18,8 @@ from podium.core.records import Job, Request, Wait
 from podium.core.stage_pool import Replica, StagePool
 from podium.core.statistics import Counters, ReplicaStatistics, StageStatistics, Statistics
 
+_NOTHING = Wait.NOTHING
+
 
 class CoreState:
     """Requests, pools, timers, abort calls: everything by its key, and nothing kept longer than it lives."""
@@ -83,7 +85,7 @@ class CoreState:
 
     def end_wait(self, job: Job) -> None:
         """Let `job` wait for nothing."""
-        job.wait = Wait.NOTHING
+        job.wait = _NOTHING
         self.deadlines.clear(job)
 
     def remember(self, request_id: str) -> None:
