@@ -1,0 +1,169 @@
+"""The only module that knows every part: which class a short name stands for, and which pipelines are shipped.
+
+Parts are imported when they are asked for, so that nothing here needs an engine to be installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from podium.errors import ConfigurationError, Fault
+from podium.options import import_object
+from podium.ports.input_processor import InputProcessor
+from podium.ports.stage_backend import Capabilities, StageBackend
+from podium.runtime import pipeline_file
+from podium.runtime.config import PipelineConfig
+from podium.runtime.marked_yaml import nearest
+
+BACKENDS: Mapping[str, str] = {
+    "function": "podium.backends.function:FunctionBackend",
+    "vllm": "podium.backends.vllm:VllmBackend",
+}
+PROCESSORS: Mapping[str, str] = {
+    "complete": "podium.processors.complete:CompleteProcessor",
+    "function": "podium.processors.function:FunctionProcessor",
+    "passthrough": "podium.processors.passthrough:PassthroughProcessor",
+    "prompt": "podium.processors.prompt:PromptProcessor",
+}
+TRANSPORTS: Mapping[str, str] = {
+    "in_process": "podium.transports.in_process:InProcessClient",
+}
+PIPELINES = Path(__file__).parent / "pipelines"
+
+
+class Catalog:
+    """What the names in a pipeline file stand for; `package.module:Class` stands for itself."""
+
+    @property
+    def pipelines(self) -> Mapping[str, Path]:
+        """The shipped pipelines by name."""
+        return {path.stem: path for path in sorted(PIPELINES.glob("*.yaml"))}
+
+    @property
+    def backends(self) -> Sequence[str]:
+        """The short names of backends."""
+        return tuple(BACKENDS)
+
+    @property
+    def processors(self) -> Sequence[str]:
+        """The short names of input processors."""
+        return tuple(PROCESSORS)
+
+    @property
+    def transports(self) -> Sequence[str]:
+        """The names of transports."""
+        return tuple(TRANSPORTS)
+
+    def resolve_backend(self, name: str) -> type[StageBackend]:
+        """The backend's class. Raises ConfigurationError when there is none, or what is there is no backend."""
+        return resolve_backend(name)
+
+    def resolve_processor(self, name: str) -> type[InputProcessor]:
+        """The processor's class. Raises ConfigurationError when there is none, or what is there is no processor."""
+        return resolve_processor(name)
+
+
+CATALOG = Catalog()
+
+
+class PipelineSummary(NamedTuple):
+    """A shipped pipeline at a glance. `missing` are modules that it needs; with `faults` it cannot be loaded at all."""
+
+    name: str
+    description: str
+    stages: tuple[str, ...]
+    outputs: tuple[str, ...]
+    missing: tuple[str, ...]
+    install: str
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it would run here and now."""
+        return not self.missing and not self.faults
+
+
+def load_pipeline(source: str | Path) -> PipelineConfig:
+    """Read and check a pipeline: a shipped one, a file, or a text. Raises ConfigurationError with every fault."""
+    return pipeline_file.load_pipeline(source, CATALOG)
+
+
+def list_pipelines() -> list[PipelineSummary]:
+    """The shipped pipelines, by name."""
+    return [_summarise(name) for name in CATALOG.pipelines]
+
+
+def missing_requirements(config: PipelineConfig) -> tuple[str, ...]:
+    """The modules that a pipeline needs and that are not installed."""
+    return tuple(module for module in config.requires if not _is_installed(module))
+
+
+def check_requirements(config: PipelineConfig) -> None:
+    """Raise ConfigurationError, with how to install them, when modules are missing that a pipeline needs."""
+    remedy = f"install what it needs: {config.install}" if config.install else "install it"
+    faults = [Fault("requires", f"module '{name}' is not installed", remedy) for name in missing_requirements(config)]
+    if faults:
+        raise ConfigurationError(f"pipeline '{config.name}'", faults)
+
+
+def resolve_backend(name: str) -> type[StageBackend]:
+    """The class of a backend, by short name or as `package.module:Class`. Raises ConfigurationError."""
+    found = cast("type[StageBackend]", _resolve("backend", name, BACKENDS, StageBackend))
+    if not isinstance(found.capabilities, Capabilities):
+        raise _unusable("backend", name, "its `capabilities` are no Capabilities", "declare them as a ClassVar")
+    return found
+
+
+def resolve_processor(name: str) -> type[InputProcessor]:
+    """The class of an input processor, by short name or as `package.module:Class`. Raises ConfigurationError."""
+    return cast("type[InputProcessor]", _resolve("processor", name, PROCESSORS, InputProcessor))
+
+
+def _resolve(kind: str, name: str, known: Mapping[str, str], port: type) -> type:
+    """The class that `name` stands for, which must have everything that `port` asks for."""
+    if ":" not in name and name not in known:
+        raise ConfigurationError(name, [Fault(kind, f"unknown {kind} '{name}'", _name_remedy(name, known))])
+    found = import_object(known.get(name, name), kind)
+    if not isinstance(found, type):
+        raise _unusable(kind, name, "it is not a class", f"name a class that implements podium.ports.{port.__name__}")
+    lacking = sorted(_members(port) - set(dir(found)))
+    if lacking:
+        raise _unusable(kind, name, f"it lacks {', '.join(lacking)}", f"implement all of {port.__name__}")
+    return found
+
+
+def _members(port: type) -> set[str]:
+    return {name for name in (*vars(port), *port.__annotations__) if not name.startswith("_")}
+
+
+def _name_remedy(name: str, known: Mapping[str, str]) -> str:
+    return f"{nearest(name, known)} (or write package.module:Class)"
+
+
+def _unusable(kind: str, name: str, problem: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(name, [Fault(kind, f"'{name}' cannot be used: {problem}", remedy)])
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package around it is not installed
+        return False
+
+
+def _summarise(name: str) -> PipelineSummary:
+    try:
+        config = load_pipeline(name)
+    except ConfigurationError as error:
+        return PipelineSummary(name, "", (), (), (), "", error.faults)
+    return PipelineSummary(
+        name=name,
+        description=config.description,
+        stages=tuple(config.graph.stages),
+        outputs=tuple(config.graph.outputs),
+        missing=missing_requirements(config),
+        install=config.install,
+    )
