@@ -1,0 +1,453 @@
+"""One hosted callable at work on one job: inline, as a coroutine on the loop, or step by step in worker threads.
+
+Each way shares how outputs leave (`Run`, `RunTable`) and how foreign exceptions become one failed job. What is hosted,
+and the life of the backend, is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
+from enum import Enum, auto
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import cast
+
+import msgspec
+
+from podium.backends.worker_threads import WorkerThreads, post
+from podium.core.events import Finish, FinishReason, JobOutput
+from podium.core.identity import JobKey, Payload
+from podium.errors import ErrorKind, ErrorRecord, InvalidRequestError, Scope
+from podium.ports.stage_backend import BackendDead, BackendOutput, JobFailed, JobStarted
+
+logger = logging.getLogger("podium")
+
+Serve = Callable[[Payload], object]
+"""The hosted callable with the job's parameters bound: item in; output, iterator or awaitable out."""
+
+
+class Style(Enum):
+    """What calling the hosted callable gives."""
+
+    PLAIN = auto()
+    """An output, None, or an iterator over outputs."""
+
+    COROUTINE = auto()
+    ASYNC_GENERATOR = auto()
+
+
+def style_of(function: Callable[..., object]) -> Style:
+    """How `function`, or the `__call__` of an instance, was defined."""
+    defined = function if inspect.isroutine(function) else type(function).__call__
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(defined):
+        return Style.COROUTINE
+    if inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(defined):
+        return Style.ASYNC_GENERATOR
+    return Style.PLAIN
+
+
+class RunTable:
+    """The runs of one backend, and what left them: it waits here for `take`, as one batch for each run."""
+
+    def __init__(self) -> None:
+        self._runs: dict[JobKey, Run] = {}
+        self._listed: list[Run] = []
+        self._is_ready = asyncio.Event()
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def add(self, run: Run) -> None:
+        """Keep `run` until its end was taken, or it is removed."""
+        self._runs[run.job] = run
+
+    def find(self, job: JobKey) -> Run | None:
+        """The run of `job`, unless it is unknown or forgotten."""
+        return self._runs.get(job)
+
+    def remove(self, job: JobKey) -> None:
+        """Forget `job`."""
+        self._runs.pop(job, None)
+
+    def list(self, run: Run) -> None:
+        """Have `run` in the next batch."""
+        self._listed.append(run)
+        self._is_ready.set()
+
+    async def take(self) -> Sequence[BackendOutput]:
+        """Wait for outputs, and take all that there are. Raises BackendDead once closed."""
+        while not self._listed:
+            if self._is_closed:
+                raise BackendDead("the backend is closed")
+            self._is_ready.clear()
+            await self._is_ready.wait()
+        return self._take_listed()
+
+    def _take_listed(self) -> Sequence[BackendOutput]:
+        listed, self._listed = self._listed, []
+        outputs: list[BackendOutput] = []
+        for run in listed:
+            outputs += run.take()
+            if run.has_ended:
+                self.remove(run.job)
+        return outputs
+
+    async def close(self) -> None:
+        """End every run, drop what was not taken, and let nobody wait any longer. Idempotent."""
+        self._is_closed = True
+        await asyncio.gather(*(run.halt() for run in self._runs.values()))
+        self._take_listed()
+        self._runs.clear()
+        self._is_ready.set()
+
+
+class Run(ABC):
+    """One job. Everything here happens on the loop, except where a subclass says otherwise."""
+
+    def __init__(self, stage: str, job: JobKey, serve: Serve, table: RunTable, max_buffered: int) -> None:
+        self.job = job
+        self._stage = stage
+        self._serve = serve
+        self._table = table
+        self._max_buffered = max_buffered
+        self._items: deque[Payload] = deque()
+        self._input_ended = False
+        self._is_stopping = False
+        self._served = 0
+        self._start: JobStarted | None = None
+        self._outputs: list[Payload] = []
+        self._sequence = 0
+        self._doom: ErrorRecord | None = None  # what the end will be, once no step runs
+        self._end: Finish | ErrorRecord | None = None
+        self._is_listed = False
+        self._taken = asyncio.Event()
+
+    def __repr__(self) -> str:
+        state = "ended" if self.has_ended else "stopping" if self._is_stopping else "running"
+        return f"<{type(self).__name__} {self.job} {state} waiting={len(self._items)} outputs={self._sequence}>"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job finished or failed."""
+        return self._end is not None
+
+    def feed(self, items: Sequence[Payload]) -> None:
+        """Take more input. Past `max_buffered` waiting items the job fails: nothing may grow without limit."""
+        if self._is_over:
+            return
+        if len(self._items) + len(items) > self._max_buffered:
+            self._overflow(f"{len(self._items) + len(items)} input items are waiting")
+            return
+        self._items.extend(items)
+        self._advance()
+
+    def end_input(self) -> None:
+        """Take the end of the input."""
+        self._input_ended = True
+        if not self._is_over:
+            self._advance()
+
+    def announce(self) -> None:
+        """Say that the job was taken up, unless an output or its end says it already."""
+        if not (self._is_listed or self.has_ended):
+            self._start = JobStarted(self.job)
+            self._list()
+
+    async def stop(self) -> None:
+        """Return once no step runs or will start, and what was complete has been taken. May be repeated."""
+        await self.halt()
+        await self._wait_taken()
+
+    async def halt(self) -> None:
+        """Return once no step runs or will start. May be repeated."""
+        self._is_stopping = True
+        self._interrupt()
+        await self._wait_rest()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_stopping or self._doom is not None or self.has_ended
+
+    @abstractmethod
+    def _advance(self) -> None:
+        """Go on: there is new input or its end, or room for outputs."""
+
+    @abstractmethod
+    def _interrupt(self) -> None:
+        """Come to rest as soon as possible, and call `_come_to_rest` then. May be repeated."""
+
+    @abstractmethod
+    async def _wait_rest(self) -> None:
+        """Return once no step runs or will start."""
+
+    def _come_to_rest(self) -> None:
+        self._items.clear()
+        if self._doom is not None and not (self._is_stopping or self.has_ended):
+            self._end = self._doom
+            self._list()
+
+    def take(self) -> list[BackendOutput]:
+        """Hand over everything that is complete, in order."""
+        taken: list[BackendOutput] = []
+        if self._start is not None:
+            taken.append(self._start)
+            self._start = None
+        finish = self._end if isinstance(self._end, Finish) else None
+        if self._outputs or finish is not None:
+            taken.append(JobOutput(self.job, self._sequence, tuple(self._outputs), finish))
+            self._sequence += len(self._outputs)
+            self._outputs = []
+        if isinstance(self._end, ErrorRecord):
+            taken.append(JobFailed(self.job, self._end))
+        self._is_listed = False
+        self._taken.set()
+        if not self._is_over:
+            self._advance()
+        return taken
+
+    async def _wait_taken(self) -> None:
+        while self._is_listed:
+            self._taken.clear()
+            await self._taken.wait()
+
+    def _list(self) -> None:
+        if not self._is_listed:
+            self._is_listed = True
+            self._table.list(self)
+
+    def _emit(self, output: Payload) -> None:
+        if output is not None and not self.has_ended:
+            self._outputs.append(output)
+            self._list()
+
+    def _finish(self) -> None:
+        self._end = Finish(FinishReason.STOP, {"items": self._served})
+        self._list()
+
+    def _overflow(self, what: str) -> None:
+        message = f"stage '{self._stage}': {what}, the limit is {self._max_buffered}; raise the option max_buffered"
+        self._doom = self._error(ErrorKind.BUFFER_OVERFLOW, message)
+        self._interrupt()
+
+    def _fail(self, error: BaseException) -> None:
+        """End the job with what foreign code raised: the client's fault as it is, anything else by its type only."""
+        if isinstance(error, InvalidRequestError) and not self._is_stopping:
+            self._end = msgspec.structs.replace(error.record, request_id=self.job.request, stage=self._stage)
+            self._list()
+            return
+        request = self.job.request
+        extra = {"request_id": request}
+        logger.error("stage '%s' failed request '%s'", self._stage, request, exc_info=error, extra=extra)
+        if not self._is_stopping:
+            self._end = self._error(ErrorKind.STAGE_FAILED, f"stage '{self._stage}' raised {type(error).__name__}")
+            self._list()
+
+    def _error(self, kind: ErrorKind, message: str) -> ErrorRecord:
+        return ErrorRecord(
+            kind=kind, scope=Scope.REQUEST, message=message, request_id=self.job.request, stage=self._stage
+        )
+
+
+class InlineRun(Run):
+    """Calls the function where the input arrives: for code that returns at once."""
+
+    def _advance(self) -> None:
+        while self._items and not self._is_over:
+            self._serve_item(self._items.popleft())
+        if self._input_ended and not self._is_over:
+            self._finish()
+
+    def _serve_item(self, item: Payload) -> None:
+        try:
+            result = _check_plain(self._serve(item))
+            if not isinstance(result, Iterator):
+                self._emit(result)
+            else:
+                for output in result:
+                    self._emit(output)
+                    if len(self._outputs) > self._max_buffered:
+                        self._overflow("more outputs are waiting than")
+                        break
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - hosted code may raise anything; it fails its own job
+            self._fail(error)
+        self._served += 1
+
+    def _interrupt(self) -> None:
+        self._come_to_rest()
+
+    async def _wait_rest(self) -> None:
+        return  # nothing runs between two calls
+
+
+class LoopRun(Run):
+    """Serves a coroutine function or an async generator, in one task for the whole job."""
+
+    def __init__(
+        self,
+        stage: str,
+        job: JobKey,
+        serve: Serve,
+        table: RunTable,
+        max_buffered: int,
+        *,
+        group: asyncio.TaskGroup,
+        style: Style,
+    ) -> None:
+        super().__init__(stage, job, serve, table, max_buffered)
+        self._style = style
+        self._wake = asyncio.Event()
+        self._task = group.create_task(self._serve_items(), name=f"{stage} {job}")
+        self._task.add_done_callback(lambda _task: self._come_to_rest())
+
+    def _advance(self) -> None:
+        self._wake.set()
+
+    async def _serve_items(self) -> None:
+        try:
+            while not self._is_over:
+                if self._items:
+                    await self._serve_item(self._items.popleft())
+                    self._served += 1
+                elif self._input_ended:
+                    self._finish()
+                else:
+                    self._wake.clear()
+                    await self._wake.wait()
+        except asyncio.CancelledError as error:
+            if not self._is_over:
+                self._fail(error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - hosted code may raise anything; it fails its own job
+            self._fail(error)
+
+    async def _serve_item(self, item: Payload) -> None:
+        if self._style is Style.COROUTINE:
+            self._emit(await cast("Awaitable[Payload]", self._serve(item)))
+            return
+        async with aclosing(cast("AsyncGenerator[Payload, None]", self._serve(item))) as outputs:
+            async for output in outputs:
+                self._emit(output)
+                if self._is_over:
+                    return
+                if len(self._outputs) >= self._max_buffered:
+                    await self._wait_taken()
+
+    def _interrupt(self) -> None:
+        self._task.cancel()
+
+    async def _wait_rest(self) -> None:
+        if not self._task.done():
+            await asyncio.wait({self._task})
+
+
+class ThreadRun(Run):
+    """Runs blocking code step by step in worker threads: one call, or one output of a generator.
+
+    A job is in one thread at a time, and lets others have the thread between two steps. `_results` and the front of
+    `_items` belong to the thread while `_is_scheduled`, to the loop otherwise.
+    """
+
+    def __init__(
+        self, stage: str, job: JobKey, serve: Serve, table: RunTable, max_buffered: int, *, threads: WorkerThreads
+    ) -> None:
+        super().__init__(stage, job, serve, table, max_buffered)
+        self._threads = threads
+        self._loop = asyncio.get_running_loop()
+        self._results: Iterator[Payload] | None = None
+        self._is_scheduled = False
+        self._rested = asyncio.Event()
+        self._made = 0
+
+    def _advance(self) -> None:
+        if self._is_scheduled:
+            return
+        if self._can_step():
+            self._is_scheduled = True
+            self._threads.put(self._work)
+        elif self._input_ended and self._results is None and not self._items:
+            self._finish()
+
+    def _can_step(self) -> bool:
+        has_work = self._results is not None or bool(self._items)
+        return has_work and self._made - self._sequence < self._max_buffered
+
+    def _work(self) -> None:
+        """In a worker thread: steps, until there is nothing to do or another job waits for the thread."""
+        while True:
+            output, error = self._step()
+            if error is not None or self._is_over or self._threads.is_contended or not self._can_step():
+                post(self._loop, self._on_rest, output, error)
+                return
+            post(self._loop, self._emit, output)
+
+    def _step(self) -> tuple[Payload, BaseException | None]:
+        output: Payload = None
+        try:
+            if self._is_over:
+                self._close_results()
+            elif self._results is None:
+                result = _check_plain(self._serve(self._items.popleft()))
+                if isinstance(result, Iterator):
+                    self._results = result
+                else:
+                    output = result
+            if self._results is not None:
+                output = next(self._results, _EXHAUSTED)
+        except BaseException as error:  # noqa: BLE001 - hosted code may raise anything; it fails its own job
+            self._results = None
+            return None, error
+        if self._results is None or output is _EXHAUSTED:
+            self._results = None
+            self._served += 1
+        if output is _EXHAUSTED:
+            output = None
+        self._made += output is not None
+        return output, None
+
+    def _close_results(self) -> None:
+        results, self._results = self._results, None
+        if isinstance(results, GeneratorType):
+            results.close()
+
+    def _on_rest(self, output: Payload, error: BaseException | None) -> None:
+        self._emit(output)
+        if error is not None:
+            self._fail(error)
+        self._is_scheduled = False
+        if self._is_over:
+            self._interrupt()
+        else:
+            self._advance()
+
+    def _interrupt(self) -> None:
+        """A step cannot be interrupted: it is the last one. A generator is closed in the thread, as its code runs."""
+        if self._is_scheduled and self._threads.discard(self._work):
+            self._is_scheduled = False
+        if not self._is_scheduled and self._results is not None:
+            self._is_scheduled = True
+            self._threads.put(self._work, first=True)
+        if not self._is_scheduled:
+            self._come_to_rest()
+            self._rested.set()
+
+    async def _wait_rest(self) -> None:
+        while self._is_scheduled:
+            self._rested.clear()
+            await self._rested.wait()
+
+
+_EXHAUSTED = object()
+
+
+def _check_plain(result: object) -> object:
+    """`result`, unless it would have to be awaited: then what was hosted hides that it is async."""
+    if isinstance(result, CoroutineType | AsyncGeneratorType):
+        if isinstance(result, CoroutineType):
+            result.close()
+        raise TypeError(f"the function gave a {type(result).__name__}: define it with `async def` itself")
+    return result

@@ -1,0 +1,61 @@
+"""What a request's prompt may be: a plain text, or chat messages; and how to read one.
+
+A message is a mapping with `role` and `content`; `content` is a text, or a list of parts of which those of type `text`
+count here. Nothing is rendered: chat templates belong to the engine that has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from podium.errors import InvalidRequestError
+from podium.payloads import Text
+
+_REMEDY = "give a text, or a list of messages such as {'role': 'user', 'content': 'Hello'}"
+
+
+def check_prompt(prompt: object) -> None:
+    """Raise InvalidRequestError unless `prompt` is a text (str or Text) or a list of chat messages."""
+    if isinstance(prompt, str | Text):
+        return
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
+        raise InvalidRequestError.because(f"prompt: is of type {type(prompt).__name__}; {_REMEDY}")
+    if not prompt:
+        raise InvalidRequestError.because(f"prompt: the list of messages is empty; {_REMEDY}")
+    for index, message in enumerate(prompt):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
+            raise InvalidRequestError.because(f"prompt[{index}]: is not a message with role and content; {_REMEDY}")
+        _content_text(message["content"], index)
+
+
+def last_user_text(prompt: object) -> str:
+    """The text of a plain prompt, or of the last message of the user. Raises InvalidRequestError when there is none."""
+    if isinstance(prompt, Text):
+        return prompt.text
+    if isinstance(prompt, str):
+        return prompt
+    check_prompt(prompt)
+    assert isinstance(prompt, Sequence)
+    for index, message in reversed(list(enumerate(prompt))):
+        if message["role"] == "user":
+            return _content_text(message["content"], index)
+    raise InvalidRequestError.because("prompt: no message has the role 'user'; add one")
+
+
+def _content_text(content: object, index: int) -> str:
+    if isinstance(content, str):
+        return content
+    where = f"prompt[{index}].content"
+    if not isinstance(content, Sequence) or isinstance(content, bytes | bytearray):
+        found = type(content).__name__
+        raise InvalidRequestError.because(f"{where}: is of type {found}; give a text or a list of parts")
+    texts: list[str] = []
+    for number, part in enumerate(content):
+        if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
+            remedy = "give {'type': 'text', 'text': 'Hello'}"
+            raise InvalidRequestError.because(f"{where}[{number}]: is not a part with a type; {remedy}")
+        if part["type"] == "text":
+            if not isinstance(part.get("text"), str):
+                raise InvalidRequestError.because(f"{where}[{number}].text: is not a text; give a string")
+            texts.append(part["text"])
+    return "".join(texts)
