@@ -27,6 +27,7 @@ PROCESSORS: Mapping[str, str] = {
     "function": "podium.processors.function:FunctionProcessor",
     "passthrough": "podium.processors.passthrough:PassthroughProcessor",
     "prompt": "podium.processors.prompt:PromptProcessor",
+    "sentences": "podium.processors.sentences:SentencesProcessor",
 }
 TRANSPORTS: Mapping[str, str] = {
     "in_process": "podium.transports.in_process:InProcessClient",

@@ -1,0 +1,1 @@
+"""Ready-made pipelines: one YAML file each, and the functions that only that pipeline hosts."""
