@@ -1,0 +1,389 @@
+"""A small world around the core: stages in one line, a clock, replicas that do what a test says, effects as text.
+
+`World` tells the core what happened and keeps what it answered. `Replicas` answers effects as replicas would, well or
+badly, in an order drawn from a seed. Neither checks anything: that is for tests, and for `core_model.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+
+from podium.core.admission import EngineLimits
+from podium.core.effects import (
+    CloseReplica,
+    Effect,
+    EmitOutput,
+    EndInput,
+    EndRequest,
+    FeedJob,
+    RefuseRequest,
+    ReleasePayloads,
+    ReplyAbort,
+    StartJob,
+    StopJob,
+)
+from podium.core.events import (
+    AbortRequested,
+    AckLevel,
+    Event,
+    Finish,
+    FinishReason,
+    GateAction,
+    GateMoved,
+    InputAppended,
+    JobOutput,
+    ReplicaDrained,
+    ReplicaJoined,
+    ReplicaLost,
+    RequestCancelled,
+    RequestSubmitted,
+    StageFailed,
+    StageProduced,
+    StageStarted,
+    StageStopped,
+    StopFailed,
+)
+from podium.core.graph import EdgeMode, EmptyPolicy, Graph, Limits, Modality, Source, Stage, StageKind
+from podium.core.identity import JobKey, Payload, ReplicaKey
+from podium.core.orchestrator import Orchestrator
+from podium.errors import ErrorKind, ErrorRecord, Scope
+
+
+def streaming(stage: str) -> Source:
+    """An edge that passes chunks on as they come."""
+    return Source(stage, EdgeMode.STREAMING)
+
+
+def complete(stage: str) -> Source:
+    """An edge that passes everything on at the end."""
+    return Source(stage, EdgeMode.COMPLETE)
+
+
+def make_stage(
+    name: str,
+    *sources: Source,
+    output: str | None = None,
+    on_empty: EmptyPolicy = EmptyPolicy.COMPLETE,
+    prewarm: bool = False,
+    rerun: bool = False,
+    limits: Limits | None = None,
+) -> Stage:
+    """A stage; with `output` it is final."""
+    return Stage(
+        name=name,
+        kind=StageKind.FUNCTION,
+        produces=Modality.TEXT,
+        sources=sources,
+        output=output,
+        on_empty=on_empty,
+        prewarm=prewarm,
+        rerun=rerun,
+        limits=limits or Limits(),
+    )
+
+
+def voice(*, limits: Limits | None = None) -> tuple[Stage, Stage]:
+    """The pipeline of two final stages with a streaming edge: `a` makes text, `b` speech of it."""
+    return make_stage("a", output="text", limits=limits), make_stage(
+        "b", streaming("a"), output="speech", limits=limits
+    )
+
+
+def chain(edge: EdgeMode, length: int = 3) -> tuple[Stage, ...]:
+    """Stages `a`, `b`, `c` … one after the other; only the last is final."""
+    names = [chr(ord("a") + index) for index in range(length)]
+    return tuple(
+        make_stage(
+            name, *(Source(before, edge) for before in names[:index][-1:]), output="out" if name == names[-1] else None
+        )
+        for index, name in enumerate(names)
+    )
+
+
+def an_error(message: str = "it broke", kind: ErrorKind = ErrorKind.STAGE_FAILED) -> ErrorRecord:
+    """An error of one request at a stage."""
+    return ErrorRecord(kind=kind, scope=Scope.REQUEST, message=message)
+
+
+def a_loss() -> ErrorRecord:
+    """The error that comes with the loss of a replica."""
+    return ErrorRecord(kind=ErrorKind.REPLICA_LOST, scope=Scope.REPLICA, message="the replica is gone")
+
+
+class World:
+    """One core with its clock and its replicas. What a method tells the core, and what it answers, is in `effects`."""
+
+    def __init__(self, *stages: Stage, limits: EngineLimits | None = None, replicas: int = 1) -> None:
+        self.core = Orchestrator(Graph(stages), limits)
+        self.now = 0.0
+        self.effects: list[Effect] = []
+        self.tickets: dict[str, int] = {}
+        self.produced: dict[JobKey, int] = {}
+        self._calls = 0
+        self._submitted = 0
+        for stage in stages:
+            for slot in range(replicas):
+                self.join(stage.name, slot)
+
+    def tell(self, *events: Event) -> list[Effect]:
+        """Take one step with `events`, now."""
+        effects = self.core.step(events, self.now)
+        self.effects += effects
+        return effects
+
+    def wait(self, seconds: float) -> list[Effect]:
+        """Let time pass, with nothing happening meanwhile but what is due."""
+        self.now += seconds
+        return self.tell()
+
+    # Callers
+
+    def submit(
+        self,
+        request_id: str = "r",
+        *,
+        prompt: Payload = None,
+        params: Mapping[str, Payload] | None = None,
+        outputs: tuple[str, ...] | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        input_open: bool = False,
+    ) -> list[Effect]:
+        """Submit a request, with a ticket of its own."""
+        self._submitted += 1
+        self.tickets[request_id] = self._submitted
+        return self.tell(
+            RequestSubmitted(
+                ticket=self._submitted,
+                request_id=request_id,
+                prompt=prompt,
+                params=params or {},
+                outputs=outputs,
+                priority=priority,
+                deadline=deadline,
+                input_open=input_open,
+            )
+        )
+
+    def append(self, *payloads: Payload, request_id: str = "r", last: bool = False) -> list[Effect]:
+        """Continue the prompt of a request."""
+        return self.tell(InputAppended(self.tickets[request_id], request_id, payloads, last))
+
+    def cancel(self, request_id: str = "r") -> list[Effect]:
+        """Let the client of a request go away."""
+        return self.tell(RequestCancelled(self.tickets[request_id], request_id))
+
+    def abort(self, *request_ids: str, level: AckLevel = AckLevel.STOPPED, timeout_s: float = 30.0) -> list[Effect]:
+        """Abort requests; calls are numbered from 1."""
+        self._calls += 1
+        return self.tell(AbortRequested(self._calls, request_ids, level, self.now + timeout_s))
+
+    def gate(self, action: GateAction, *stages: str) -> list[Effect]:
+        """Move the admission gate."""
+        return self.tell(GateMoved(action, stages))
+
+    # Jobs
+
+    def at(self, stage: str, request_id: str = "r") -> StartJob:
+        """The newest start of the job of `request_id` at `stage`."""
+        for effect in reversed(self.effects):
+            if isinstance(effect, StartJob) and effect.job.stage == stage and effect.job.request == request_id:
+                return effect
+        raise AssertionError(f"{request_id} never started at {stage}")
+
+    def start(self, stage: str, request_id: str = "r") -> list[Effect]:
+        """Let the replica confirm the start."""
+        job = self.at(stage, request_id)
+        return self.tell(StageStarted(job.replica, job.job))
+
+    def produce(
+        self,
+        stage: str,
+        *payloads: Payload,
+        request_id: str = "r",
+        sequence: int | None = None,
+        finish: FinishReason | None = None,
+    ) -> list[Effect]:
+        """Let a job deliver chunks, the next ones unless `sequence` says otherwise, and perhaps its finish."""
+        start = self.at(stage, request_id)
+        first = self.produced.get(start.job, 0) if sequence is None else sequence
+        self.produced[start.job] = max(self.produced.get(start.job, 0), first + len(payloads))
+        output = JobOutput(start.job, first, payloads, None if finish is None else Finish(finish))
+        return self.tell(StageProduced(start.replica, (output,)))
+
+    def finish(
+        self, stage: str, *payloads: Payload, request_id: str = "r", reason: FinishReason = FinishReason.STOP
+    ) -> list[Effect]:
+        """Let a job deliver its last chunks and its finish."""
+        return self.produce(stage, *payloads, request_id=request_id, finish=reason)
+
+    def stopped(self, stage: str, partial: Payload = None, request_id: str = "r") -> list[Effect]:
+        """Let the replica confirm a stop."""
+        job = self.at(stage, request_id)
+        return self.tell(StageStopped(job.replica, job.job, partial))
+
+    def stop_failed(self, stage: str, request_id: str = "r") -> list[Effect]:
+        """Let the replica report that it could not stop a job."""
+        job = self.at(stage, request_id)
+        return self.tell(StopFailed(job.replica, job.job, an_error("the stop failed")))
+
+    def fail(self, stage: str, request_id: str = "r") -> list[Effect]:
+        """Let a job fail."""
+        job = self.at(stage, request_id)
+        return self.tell(StageFailed(job.replica, job.job, an_error()))
+
+    # Replicas
+
+    def join(self, stage: str, slot: int = 0, generation: int = 0) -> list[Effect]:
+        """Let a replica join."""
+        return self.tell(ReplicaJoined(ReplicaKey(stage, slot, generation)))
+
+    def drain(self, stage: str, slot: int = 0, generation: int = 0) -> list[Effect]:
+        """Let a replica take no new work."""
+        return self.tell(ReplicaDrained(ReplicaKey(stage, slot, generation)))
+
+    def lose(self, stage: str, slot: int = 0, generation: int = 0) -> list[Effect]:
+        """Let a replica die."""
+        return self.tell(ReplicaLost(ReplicaKey(stage, slot, generation), a_loss()))
+
+    # What came of it
+
+    def emitted(self, request_id: str = "r", stage: str | None = None) -> list[Payload]:
+        """Every payload that the newest request of that id delivered, of one stage or of all."""
+        return [
+            payload
+            for effect in self.effects
+            if isinstance(effect, EmitOutput) and effect.ticket == self.tickets[request_id]
+            if stage is None or effect.stage == stage
+            for payload in effect.payloads
+        ]
+
+    def terminals(self, request_id: str = "r") -> list[EndRequest]:
+        """Every terminal of the newest request of that id."""
+        return [
+            effect
+            for effect in self.effects
+            if isinstance(effect, EndRequest) and effect.ticket == self.tickets[request_id]
+        ]
+
+    def released(self) -> list[Payload]:
+        """Every payload that was released, in order."""
+        return [
+            payload for effect in self.effects if isinstance(effect, ReleasePayloads) for payload in effect.payloads
+        ]
+
+
+class Replicas:
+    """Answers every effect of a world as replicas would: they start jobs, make chunks once the input is there, finish.
+
+    A chunk reads `request.stage.number`. With `faults` deliveries are repeated, merged and reordered. Replicas in
+    `silent` never answer. `seed` draws the order of the answers.
+    """
+
+    def __init__(
+        self, world: World, *, chunks: int = 2, seed: int = 0, faults: bool = False, silent: Iterable[ReplicaKey] = ()
+    ) -> None:
+        self.world = world
+        self.silent = set(silent)
+        self._chunks = chunks
+        self._faults = faults
+        self._random = random.Random(seed)
+        self._seen = 0
+        self._answers: list[list[Event]] = []
+        self._open_inputs: dict[JobKey, set[str]] = {}
+
+    def run(self) -> None:
+        """Answer until nothing is left to say."""
+        self._read()
+        while self._answers:
+            answers = self._answers[self._random.randrange(len(self._answers))]
+            if answers:
+                self.world.tell(answers.pop(0))
+                self._read()
+            else:
+                self._answers.remove(answers)
+
+    def _read(self) -> None:
+        fresh, self._seen = self.world.effects[self._seen :], len(self.world.effects)
+        for effect in fresh:
+            match effect:
+                case StartJob(replica=replica, job=job, inputs=inputs):
+                    self._open_inputs[job] = {one.source for one in inputs if one.finish is None}
+                    self._say(replica, [StageStarted(replica, job)])
+                    self._work(replica, job)
+                case EndInput(replica=replica, job=job, source=source):
+                    self._open_inputs[job].discard(source)
+                    self._work(replica, job)
+                case StopJob(replica=replica, job=job):
+                    self._say(replica, [StageStopped(replica, job, f"{job.request}.{job.stage}.partial")])
+                case _:
+                    pass
+
+    def _say(self, replica: ReplicaKey, answers: list[Event]) -> None:
+        if replica not in self.silent:
+            self._answers.append(answers)
+
+    def _work(self, replica: ReplicaKey, job: JobKey) -> None:
+        if self._open_inputs[job]:
+            return
+        outputs = [JobOutput(job, number, (chunk_of(job, number),)) for number in range(self._chunks)]
+        outputs.append(JobOutput(job, self._chunks, (), Finish(FinishReason.STOP)))
+        if self._faults:
+            outputs.insert(0, JobOutput(job, 0, tuple(chunk_of(job, number) for number in range(self._chunks - 1))))
+            last = outputs.pop()
+            self._random.shuffle(outputs)
+            outputs.append(last)
+        self._say(replica, [StageProduced(replica, (output,)) for output in outputs])
+
+
+def chunk_of(job: JobKey, number: int) -> str:
+    """What `Replicas` make: each chunk is like no other."""
+    return f"{job.request}.{job.stage}.{number}"
+
+
+def lines(effects: Sequence[Effect]) -> list[str]:
+    """Each effect as one line of text, for tests to compare and for people to read."""
+    return [line(effect) for effect in effects]
+
+
+def line(effect: Effect) -> str:
+    """One effect as text."""
+    match effect:
+        case StartJob():
+            given = "".join(f" {one.source}={_join(one.payloads)}{_ended(one.finish)}" for one in effect.inputs)
+            return f"start {_name(effect.job)} on {effect.replica}{given}{' open' if effect.input_open else ''}"
+        case FeedJob():
+            return f"feed {_name(effect.job)} {effect.source}@{effect.sequence}={_join(effect.payloads)}"
+        case EndInput():
+            return f"end input {_name(effect.job)} {effect.source} {effect.reason}"
+        case StopJob():
+            return f"stop {_name(effect.job)}"
+        case EmitOutput():
+            finish = "" if effect.finish is None else f" {effect.finish.reason}"
+            partial = "" if effect.partial is None else f" partial={effect.partial}"
+            last = " last" if effect.request_finished else ""
+            return f"emit {effect.stage}@{effect.sequence}={_join(effect.payloads)}{finish}{partial}{last}"
+        case EndRequest():
+            error = "" if effect.error is None else f" {effect.error.kind}"
+            return f"end {effect.request_id} {effect.outcome}{error}"
+        case RefuseRequest():
+            return f"refuse {effect.request_id} {effect.error.kind}"
+        case ReplyAbort():
+            return f"reply {effect.call}: {', '.join(f'{one.request_id} {one.status}' for one in effect.records)}"
+        case CloseReplica():
+            return f"close {effect.replica}"
+        case ReleasePayloads():
+            return f"release {_join(effect.payloads)}"
+
+
+def _name(job: JobKey) -> str:
+    return f"{job.request}/{job.stage}"
+
+
+def _join(payloads: tuple[Payload, ...]) -> str:
+    return ",".join(str(payload) for payload in payloads)
+
+
+def _ended(finish: FinishReason | None) -> str:
+    return "" if finish is None else f" {finish}"
