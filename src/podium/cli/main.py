@@ -1,0 +1,49 @@
+"""The `podium` command: its verbs, its version, and its exit codes.
+
+Verbs import what is heavy when they run, so that help and completion are quick.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from podium.cli.check import check
+from podium.cli.generate import generate
+from podium.cli.graph import graph
+from podium.cli.pipelines import pipelines
+from podium.cli.problems import EXIT_CODES
+
+_EPILOG = "\n\n".join(["Exit codes:", *(f"{code}: {meaning}." for code, meaning in EXIT_CODES.items())])
+
+app = typer.Typer(
+    name="podium",
+    help="Runs pipelines of several engines: text, speech and images from one request.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"podium {version('podium')}")
+        raise typer.Exit
+
+
+@app.callback()
+def podium(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Runs pipelines of several engines: text, speech and images from one request."""
+
+
+app.command()(generate)
+app.command()(pipelines)
+app.command()(check)
+app.command()(graph)

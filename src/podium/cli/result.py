@@ -1,0 +1,189 @@
+"""What came of one request: its outputs put together, its files, its timings; as a JSON document and as a table.
+
+It takes outputs as they come and computes; it prints nothing and knows no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+from rich import box
+from rich.table import Table
+
+from podium.cli.media import write_payload
+from podium.cli.problems import Problem
+from podium.core.effects import Outcome, StageTimings
+from podium.core.events import FinishReason
+from podium.core.graph import Modality
+from podium.payloads import Audio, Text, join
+from podium.runtime.outputs import OmniOutput
+
+
+class FinalOutput:
+    """One output of the request, by the name a client asks for it."""
+
+    def __init__(self, name: str, stage: str, modality: Modality) -> None:
+        self.name = name
+        self.stage = stage
+        self.modality = modality
+        self.finish_reason: FinishReason | None = None
+        self.usage: dict[str, int] = {}
+        self.file: Path | None = None
+        self._pieces: list[object] = []
+        self._partial: object = None
+
+    def __repr__(self) -> str:
+        return f"<FinalOutput {self.name} pieces={len(self._pieces)} finish={self.finish_reason}>"
+
+    def take(self, output: OmniOutput) -> str:
+        """Add a piece, or the finish; return the text that it adds."""
+        before = len(self.text)
+        if output.delta is not None:
+            self._pieces.append(output.delta)
+        if output.partial is not None:
+            self._partial = output.partial
+        if output.finish_reason is not None:
+            self.finish_reason = output.finish_reason
+            self.usage = dict(output.usage)
+        return self.text[before:]
+
+    @property
+    def whole(self) -> object:
+        """Everything of it: what an aborted stage handed over at the end covers its pieces."""
+        return join(self._pieces) if self._partial is None else self._partial
+
+    @property
+    def text(self) -> str:
+        """Its text, empty for anything else."""
+        whole = self.whole
+        return whole.text if isinstance(whole, Text) else ""
+
+    @property
+    def audio_s(self) -> float | None:
+        """The length of its sound in seconds; None for anything else."""
+        whole = self.whole
+        return whole.duration_s if isinstance(whole, Audio) else None
+
+
+class Result:
+    """One request, from its first output to its report."""
+
+    def __init__(self, pipeline: str) -> None:
+        self.pipeline = pipeline
+        self.request_id: str | None = None
+        self.outcome: Outcome | None = None
+        self.problem: Problem | None = None
+        self.was_interrupted = False
+        self.outputs: dict[str, FinalOutput] = {}
+        self.timeline: dict[str, StageTimings] = {}
+
+    def __repr__(self) -> str:
+        return f"<Result {self.request_id} {self.outcome} outputs={','.join(self.outputs)}>"
+
+    def take(self, output: OmniOutput) -> str:
+        """Add an output; return the text to show for it, which is empty unless it belongs to the first text output."""
+        if output.stage not in self.outputs:
+            self.outputs[output.stage] = FinalOutput(output.output, output.stage, output.modality)
+        text = self.outputs[output.stage].take(output)
+        first = next((one for one in self.outputs.values() if one.modality is Modality.TEXT), None)
+        return text if first is self.outputs[output.stage] else ""
+
+    def save(self, folder: Path) -> None:
+        """Write a file for each output that has anything. Raises OSError."""
+        for output in self.outputs.values():
+            folder.mkdir(parents=True, exist_ok=True)
+            output.file = write_payload(folder, output.name, output.whole)
+
+    @property
+    def text(self) -> str | None:
+        """The first text output; None without one."""
+        return next((one.text for one in self.outputs.values() if one.modality is Modality.TEXT), None)
+
+    def first_output_s(self, modality: Modality) -> float | None:
+        """From the submission to the first output of that kind, in seconds."""
+        stages = [one.stage for one in self.outputs.values() if one.modality is modality]
+        return min(_present(self._since_submission(stage, "first_output_at") for stage in stages), default=None)
+
+    @property
+    def total_s(self) -> float | None:
+        """From the submission to the last finish of a stage, in seconds."""
+        return max(_present(self._since_submission(stage, "finished_at") for stage in self.timeline), default=None)
+
+    @property
+    def audio_s(self) -> float | None:
+        """The length of all sound, in seconds; None without any."""
+        lengths = _present(one.audio_s for one in self.outputs.values())
+        return sum(lengths) if lengths else None
+
+    @property
+    def real_time_factor(self) -> float | None:
+        """Seconds of work for a second of sound: from the submission to the last finish of a stage that speaks."""
+        spoken = [one.stage for one in self.outputs.values() if one.audio_s]
+        finish_s = max(_present(self._since_submission(stage, "finished_at") for stage in spoken), default=None)
+        return finish_s / self.audio_s if finish_s is not None and self.audio_s else None
+
+    def to_json(self) -> dict[str, object]:
+        """The document of `--json`; times are seconds since the submission."""
+        return {
+            "pipeline": self.pipeline,
+            "request_id": self.request_id,
+            "outcome": self.outcome,
+            "text": self.text,
+            "files": {one.name: str(one.file) for one in self.outputs.values() if one.file is not None},
+            "finish_reasons": {one.name: one.finish_reason for one in self.outputs.values()},
+            "usage": {one.name: one.usage for one in self.outputs.values()},
+            "timings": {
+                "first_text_s": self.first_output_s(Modality.TEXT),
+                "first_speech_s": self.first_output_s(Modality.SPEECH),
+                "total_s": self.total_s,
+                "audio_s": self.audio_s,
+                "real_time_factor": self.real_time_factor,
+                "stages": {stage: self._stage_times(stage) for stage in self.timeline},
+            },
+            "error": None if self.problem is None else self.problem.to_json(),
+        }
+
+    def to_table(self) -> Table:
+        """The timeline: a row for each stage, seconds since the submission."""
+        table = Table(
+            "stage", box=box.SIMPLE_HEAD, title=f"request {self.request_id}: {self.outcome or 'not accepted'}"
+        )
+        for column in ("queued", "started", "first output", "finished", "finish"):
+            table.add_column(column, justify="right")
+        for stage in self.timeline:
+            reason = self.outputs[stage].finish_reason if stage in self.outputs else None
+            table.add_row(stage, *(_seconds(value) for value in self._stage_times(stage).values()), reason or "-")
+        return table
+
+    def summary(self) -> list[str]:
+        """The figures below the table, and where the files are."""
+        figures = [
+            ("first text", self.first_output_s(Modality.TEXT), "{:.2f} s"),
+            ("first speech", self.first_output_s(Modality.SPEECH), "{:.2f} s"),
+            ("audio", self.audio_s, "{:.2f} s"),
+            ("real-time factor", self.real_time_factor, "{:.2f}"),
+        ]
+        line = " · ".join(f"{name} {form.format(value)}" for name, value, form in figures if value is not None)
+        saved = ", ".join(str(one.file) for one in self.outputs.values() if one.file is not None)
+        return [text for text in (line, f"saved {saved}" if saved else "") if text]
+
+    def _stage_times(self, stage: str) -> dict[str, float | None]:
+        stations = ("queued_at", "started_at", "first_output_at", "finished_at")
+        return {f"{name.removesuffix('_at')}_s": self._since_submission(stage, name) for name in stations}
+
+    def _since_submission(self, stage: str, station: str) -> float | None:
+        timings = self.timeline.get(stage)
+        if timings is None:
+            return None
+        at: float | None = msgspec.structs.asdict(timings)[station]
+        return None if at is None else at - timings.submitted_at
+
+
+def _present(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
