@@ -37,7 +37,10 @@ class Deadlines:
         return f"<Deadlines {self.live} set>"
 
     def set(self, timer: Timer, due: float) -> None:
-        """Let `timer` be due at `due`, instead of whenever it was."""
+        """Let `timer` be due at `due`, instead of whenever it was; never, when that is inf."""
+        if due == inf:
+            self.clear(timer)
+            return
         if timer.due == inf:
             self.live += 1
         timer.due = due

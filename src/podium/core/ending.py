@@ -28,6 +28,7 @@ from podium.errors import ErrorKind, ErrorRecord, Scope
 
 # Bound once: on Python 3.11 reading a member off its enum class costs as much as three calls.
 _DRAINING = ReplicaState.DRAINING
+_COMPLETE = RequestTrigger.COMPLETE
 _STOPPING, _DISPATCHED, _RUNNING, _QUEUED = JobState.STOPPING, JobState.DISPATCHED, JobState.RUNNING, JobState.QUEUED
 
 _OUTCOMES = {
@@ -41,6 +42,8 @@ def end_request(state: CoreState, request: Request, trigger: RequestTrigger, err
     """Make a request terminal: the only place where that happens, and the only way out of the tables."""
     request.advance(trigger)
     state.deadlines.clear(request)
+    if trigger is not _COMPLETE and request.prompt is not None and not any(job.attempts for job in request.jobs):
+        state.release((request.prompt,))
     for job in request.jobs:
         _leave(state, job)
     del state.requests[request.id]
@@ -64,13 +67,14 @@ def end_request(state: CoreState, request: Request, trigger: RequestTrigger, err
 
 def fail_request(state: CoreState, request: Request, error: ErrorRecord) -> None:
     """End a request with an error."""
+    state.release([job.partial for job in request.jobs if job.partial is not None])
     end_request(state, request, RequestTrigger.FAIL, msgspec.structs.replace(error, request_id=request.id))
 
 
 def cancel_request(state: CoreState, request: Request) -> None:
     """End a request that nobody waits for any more; what is being aborted already goes on being aborted."""
-    state.counters.cancelled += 1
     if not request.is_aborting:
+        state.counters.cancelled += 1
         end_request(state, request, RequestTrigger.CANCEL)
 
 
@@ -157,6 +161,7 @@ def give_up_stop(state: CoreState, job: Job) -> None:
     """A stop was not confirmed in time: the request goes on without it, the stop is repeated, the credit stays."""
     was_detached = job.is_detached
     job.is_detached = True
+    state.release(job.drop_inputs())
     if job.state is JobState.STOP_FAILED:
         job.advance(JobTrigger.STOP)
     state.wait(job, Wait.STUCK, job.stage.limits.stuck_timeout_s)
@@ -282,8 +287,9 @@ def _cancel_job(state: CoreState, job: Job) -> None:
 
 
 def _post_stop(state: CoreState, job: Job) -> None:
-    if job.replica is not None and job.key is not None:
-        state.effects.append(StopJob(job.replica.key, job.key))
+    assert job.replica is not None
+    assert job.key is not None
+    state.effects.append(StopJob(job.replica.key, job.key))
 
 
 def _can_run_again(job: Job) -> bool:
@@ -294,6 +300,7 @@ def _can_run_again(job: Job) -> bool:
 def _requeue(state: CoreState, pool: StagePool, job: Job) -> None:
     state.counters.reruns += 1
     job.advance(JobTrigger.REQUEUE)
+    state.release(job.order.take_early())
     job.rewind()
     pool.enqueue(job)
 

@@ -11,7 +11,6 @@ from podium.core.ending import (
     emit_final,
     end_request,
     fail_request,
-    fail_stranded,
     leave_replica,
     settle,
 )
@@ -42,10 +41,6 @@ def activate(state: CoreState, request: Request) -> None:
 
 def serve_pool(state: CoreState, pool: StagePool) -> None:
     """Start as many queued jobs as there are credits."""
-    if not pool.is_available:
-        if pool.queued:
-            fail_stranded(state, pool)
-        return
     while (pair := pool.next_pair()) is not None:
         _start(state, *pair)
     for job in pool.take_fresh():
@@ -62,21 +57,18 @@ def note_start(state: CoreState, job: Job) -> None:
 
 def take_output(state: CoreState, job: Job, output: JobOutput) -> None:
     """Take a delivery of a job: put it in order, and pass on what is due."""
+    if job.is_detached:
+        _take_detached(state, job, output)
+        return
     payloads, finish = _put_in_order(state, job, output)
     if job.state is _DISPATCHED:
         note_start(state, job)
     if finish is not None and finish.reason is _ABORT and job.is_stopping:
         finish = None  # the engine ended it because of our stop, whose confirmation brings the partial output
-    if job.is_detached:
-        if payloads:
-            state.drop(payloads)
-        if finish is not None:
-            leave_replica(state, job, _FINISH)
-        return
     if payloads and job.first_output_at is None:
         job.first_output_at = state.now
     job.produced += len(payloads)
-    if job.order.early > job.stage.limits.max_buffered_chunks and not job.request.is_aborting:
+    if job.order.early > job.stage.limits.max_buffered_chunks:
         fail_request(state, job.request, _overflow(job, "out of order"))
     elif finish is not None:
         _finish(state, job, payloads, finish)
@@ -84,6 +76,14 @@ def take_output(state: CoreState, job: Job, output: JobOutput) -> None:
         _pass_on(state, job, payloads, None)
         if not job.is_stopping and not job.is_detached:
             _await_output(state, job)
+
+
+def _take_detached(state: CoreState, job: Job, output: JobOutput) -> None:
+    """Nothing of a detached job is passed on. Its finish, in whatever order, says that the replica is done with it."""
+    if output.payloads:
+        state.drop(output.payloads)
+    if output.finish is not None and output.finish.reason is not _ABORT:
+        leave_replica(state, job, _FINISH)
 
 
 def _put_in_order(state: CoreState, job: Job, output: JobOutput) -> tuple[tuple[Payload, ...], Finish | None]:
@@ -104,9 +104,11 @@ def append_input(state: CoreState, request: Request, payloads: tuple[Payload, ..
             continue
         if payloads:
             _feed(state, job, PROMPT, _STREAMING, payloads)
-        if last and not request.is_over:
+        if request.is_over:
+            return
+        if last:
             _end_source(state, job, PROMPT, _STREAMING, FinishReason.STOP, is_empty=False)
-        if job.is_at_replica and not job.is_detached and not job.is_stopping:
+        if job.state is _RUNNING:
             _await_output(state, job)
 
 
@@ -160,7 +162,7 @@ def _pass_on(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: 
         if not job.plan.is_final:
             state.release(payloads)
         return
-    if not payloads:
+    if not payloads or job.request.open_finals == 0:
         return
     for link in job.plan.links:
         _feed(state, job.request.jobs[link.consumer], job.stage.name, link.mode, payloads)
@@ -170,6 +172,8 @@ def _pass_on(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: 
 
 def _feed(state: CoreState, job: Job, source: str, mode: EdgeMode, payloads: tuple[Payload, ...]) -> None:
     if job.is_over:
+        if source not in job.plan.shared:
+            state.release(payloads)
         return
     buffer = job.inputs[source]
     is_first = not buffer.has_begun
@@ -220,7 +224,7 @@ def _finish_usable(state: CoreState, job: Job, payloads: tuple[Payload, ...], fi
     if request.is_aborting:
         _conclude_aborting(state, request)
         return
-    for link in job.plan.links:
+    for link in job.plan.links if request.open_finals else ():
         consumer = request.jobs[link.consumer]
         _end_source(state, consumer, job.stage.name, link.mode, finish.reason, is_empty=is_empty)
     if request.open_finals == 0:

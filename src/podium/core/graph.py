@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
+from math import inf
 
 import msgspec
 
@@ -60,7 +61,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Every limit of one stage: counts of jobs or chunks, and seconds. All must be positive."""
+    """Every limit of one stage: counts of jobs or chunks, and seconds. All must be positive and finite."""
 
     max_inflight: int = 64
     max_queued: int = 1024
@@ -186,11 +187,11 @@ def _modality_faults(stage: Stage) -> Iterable[Fault]:
 def _limit_faults(stage: Stage) -> Iterable[Fault]:
     for field in msgspec.structs.fields(Limits):
         value = msgspec.structs.asdict(stage.limits)[field.name]
-        if not value > 0:
+        if not 0 < value < inf:
             yield Fault(
                 f"stage '{stage.name}', limits.{field.name}",
                 f"{value} makes no sense",
-                "it must be greater than 0",
+                "it must be greater than 0, and finite",
             )
 
 

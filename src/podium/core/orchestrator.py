@@ -219,6 +219,7 @@ class Orchestrator:
         state = self._state
         state.counters.refused += 1
         state.release(() if event.prompt is None else (event.prompt,))
+        error = msgspec.structs.replace(error, request_id=event.request_id)
         state.effects.append(RefuseRequest(event.ticket, event.request_id, error))
 
     def _input_appended(self, event: InputAppended) -> None:
@@ -261,7 +262,7 @@ class Orchestrator:
             begin_abort(self._state, request)
             return
         for job in request.jobs:
-            if job.state is JobState.STOP_FAILED:
+            if job.state is JobState.STOP_FAILED and not job.is_detached:
                 stop_job(self._state, job)
 
     # Jobs
@@ -308,7 +309,10 @@ class Orchestrator:
         if job.is_detached:
             state.release(_payloads_of(event))
             return
-        job.partial = event.partial
+        if job.plan.is_final:
+            job.partial = event.partial
+        else:
+            state.release(_payloads_of(event))
         job.finished_at = state.now
         settle(state, job.request)
 
@@ -387,9 +391,8 @@ class Orchestrator:
             case Wait.STOP:
                 give_up_stop(state, job)
             case Wait.STUCK:
-                if job.replica is not None:
-                    limit_s = job.stage.limits.stuck_timeout_s
-                    lose_replica(state, job.replica, stuck(job.replica.key, limit_s))
+                assert job.replica is not None
+                lose_replica(state, job.replica, stuck(job.replica.key, job.stage.limits.stuck_timeout_s))
             case _:
                 fail_request(state, job.request, _job_timeout(job, wait))
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from podium.core.graph import EdgeMode, Graph, Source, Stage
+from podium.core.identity import PROMPT
 from podium.errors import InvalidRequestError
 
 
@@ -25,7 +26,8 @@ class Link(NamedTuple):
 class JobPlan(msgspec.Struct, frozen=True):
     """One job to come: its stage, where its input comes from, who consumes its output, and whether a client does.
 
-    `shared` are the sources whose output somebody else gets too, so that it is not this job's to release.
+    `shared` are the sources whose output somebody else gets too, so that it is not this job's to release; the prompt is
+    one where several jobs begin with it.
     """
 
     position: int
@@ -99,6 +101,7 @@ def _lay_out(stages: Mapping[str, Stage], finals: set[str]) -> Plan:
         for source in stage.sources:
             links[source.stage].append(Link(position[stage.name], source.mode))
     shared = {name for name, consumers in links.items() if len(consumers) + (name in finals) > 1}
+    prompt_shared = frozenset({PROMPT}) if sum(not stage.sources for stage in chosen) > 1 else frozenset[str]()
     jobs = tuple(
         JobPlan(
             position[stage.name],
@@ -106,7 +109,9 @@ def _lay_out(stages: Mapping[str, Stage], finals: set[str]) -> Plan:
             stage.sources,
             tuple(links[stage.name]),
             stage.name in finals,
-            frozenset(source.stage for source in stage.sources if source.stage in shared),
+            frozenset(source.stage for source in stage.sources if source.stage in shared)
+            if stage.sources
+            else prompt_shared,
         )
         for stage in chosen
     )
