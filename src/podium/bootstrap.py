@@ -6,17 +6,22 @@ Parts are imported when they are asked for, so that nothing here needs an engine
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, Self, cast
 
+from podium.core.graph import Modality
+from podium.core.identity import Payload, ReplicaKey
 from podium.errors import ConfigurationError, Fault
-from podium.options import import_object
+from podium.options import import_callable, import_object
 from podium.ports.input_processor import InputProcessor
 from podium.ports.stage_backend import Capabilities, StageBackend
-from podium.runtime import pipeline_file
-from podium.runtime.config import PipelineConfig
+from podium.ports.stage_client import StageClient
+from podium.runtime import async_omni_engine, omni_engine, pipeline_file
+from podium.runtime.config import PipelineConfig, StageConfig, StageParams
+from podium.runtime.journal import Journal
 from podium.runtime.marked_yaml import nearest
+from podium.runtime.parts import EngineParts, StageParts
 
 BACKENDS: Mapping[str, str] = {
     "function": "podium.backends.function:FunctionBackend",
@@ -30,7 +35,7 @@ PROCESSORS: Mapping[str, str] = {
     "sentences": "podium.processors.sentences:SentencesProcessor",
 }
 TRANSPORTS: Mapping[str, str] = {
-    "in_process": "podium.transports.in_process:InProcessClient",
+    "in_process": "podium.transports.in_process:in_process_client",
 }
 PIPELINES = Path(__file__).parent / "pipelines"
 
@@ -168,3 +173,93 @@ def _summarise(name: str) -> PipelineSummary:
         missing=missing_requirements(config),
         install=config.install,
     )
+
+
+class AsyncOmniEngine(async_omni_engine.AsyncOmniEngine):
+    """The engine of a pipeline file."""
+
+    @classmethod
+    def from_pipeline(
+        cls,
+        source: str | Path,
+        *,
+        params: StageParams | None = None,
+        journal: str | Path | None = None,
+        journal_payloads: bool = False,
+        on_progress: Callable[[str, str], None] | None = None,
+    ) -> Self:
+        """An engine for a shipped pipeline (by name), a file, or the text of one; not started yet.
+
+        `params` covers the file's sampling parameters, for every request. `journal` is a file that every step of the
+        core is written to, for `podium replay`; with `journal_payloads` what the stages produced is written too.
+
+        Raises ConfigurationError with every fault of the file, and what is not installed that it needs, and
+        InvalidRequestError when `params` do not fit.
+        """
+        config = load_pipeline(source)
+        check_requirements(config)
+        parts = assemble(config)
+        observers = () if journal is None else (Journal(journal, keeps_payloads=journal_payloads),)
+        return cls(parts, params=params, observers=observers, on_progress=on_progress)
+
+
+class OmniEngine(omni_engine.OmniEngine):
+    """The same for synchronous callers."""
+
+    @classmethod
+    def from_pipeline(
+        cls,
+        source: str | Path,
+        *,
+        params: StageParams | None = None,
+        journal: str | Path | None = None,
+        journal_payloads: bool = False,
+        on_progress: Callable[[str, str], None] | None = None,
+    ) -> Self:
+        """As AsyncOmniEngine.from_pipeline."""
+        return cls(
+            AsyncOmniEngine.from_pipeline(
+                source,
+                params=params,
+                journal=journal,
+                journal_payloads=journal_payloads,
+                on_progress=on_progress,
+            )
+        )
+
+
+def assemble(config: PipelineConfig) -> EngineParts:
+    """The parts of a checked pipeline. Nothing is loaded or started."""
+    produces = {stage.name: stage.stage.produces for stage in config.stages}
+    return EngineParts(
+        graph=config.graph,
+        stages={stage.name: _stage_parts(stage, produces) for stage in config.stages},
+        default_params=config.default_params,
+        limits=config.limits,
+    )
+
+
+def _stage_parts(config: StageConfig, produces: Mapping[str, Modality]) -> StageParts:
+    backend = resolve_backend(config.backend)
+    processor = resolve_processor(config.processor)
+    options = backend.parse_options(config.options)
+    processor_options = processor.parse_options(config.processor_options)
+    make_transport = import_callable(TRANSPORTS[config.transport], "transport")
+    sources = {source.stage: produces[source.stage] for source in config.stage.sources}
+
+    def make_client(replica: ReplicaKey) -> StageClient:
+        return cast(
+            "StageClient",
+            make_transport(
+                replica,
+                lambda: backend(config.name, options),
+                lambda: processor(processor_options),
+                sources,
+                backend.capabilities.placement,
+            ),
+        )
+
+    def parse_params(values: Mapping[str, object]) -> Payload:
+        return backend.parse_params(options, values)
+
+    return StageParts(parse_params, make_client, config.replicas)

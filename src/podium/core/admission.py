@@ -6,7 +6,7 @@ rest. What is held waits in the order of its arrival and stays abortable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -45,6 +45,11 @@ class Gate:
         for stage in tuple(stages) or tuple(self._states):
             if stage in self._states:
                 self._states[stage] = move(GATE, self._states[stage], action)
+        self.is_open = all(state is GateState.OPEN for state in self._states.values())
+
+    def restore(self, states: Mapping[str, GateState]) -> None:
+        """Stand as another gate stood."""
+        self._states.update({stage: state for stage, state in states.items() if stage in self._states})
         self.is_open = all(state is GateState.OPEN for state in self._states.values())
 
     def judge(self, stages: Iterable[str]) -> GateState:

@@ -57,6 +57,7 @@ from podium.core.identity import Payload, ReplicaKey
 from podium.core.lifecycle import GateState, JobState, JobTrigger, ReplicaState
 from podium.core.plan import Plan
 from podium.core.records import Job, Request, Wait
+from podium.core.snapshot import Snapshot
 from podium.core.state import CoreState
 from podium.core.statistics import Statistics
 from podium.errors import ErrorKind, ErrorRecord, InternalError, InvalidRequestError, Scope
@@ -70,8 +71,11 @@ class Orchestrator:
     Not thread-safe: one caller tells it everything, in order. `now` is any monotonic time in seconds.
     """
 
-    def __init__(self, graph: Graph, limits: EngineLimits | None = None) -> None:
+    def __init__(self, graph: Graph, limits: EngineLimits | None = None, snapshot: Snapshot | None = None) -> None:
+        """Begin with nothing, or go on from where another core was idle."""
         self._state = CoreState(graph, limits or EngineLimits())
+        if snapshot is not None:
+            self._state.restore(snapshot)
 
     def __repr__(self) -> str:
         return f"<Orchestrator {self._state!r}>"
@@ -104,6 +108,25 @@ class Orchestrator:
     def next_deadline(self) -> float | None:
         """When `expire` is to be called at the latest; None while nothing is awaited."""
         return self._state.deadlines.next_due()
+
+    @property
+    def graph(self) -> Graph:
+        """The pipeline that it runs."""
+        return self._state.graph
+
+    @property
+    def limits(self) -> EngineLimits:
+        """The limits that it keeps."""
+        return self._state.limits
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way: no request, no job, no timer."""
+        return self._state.is_idle
+
+    def snapshot(self) -> Snapshot:
+        """What another core needs to go on from here. Raises InternalError unless this one is idle."""
+        return self._state.snapshot()
 
     def statistics(self) -> Statistics:
         """The core as it is now."""

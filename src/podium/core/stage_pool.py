@@ -6,6 +6,7 @@ A pool decides which job goes to which replica; it starts nothing. A job leaves 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 
 from podium.core.graph import Stage
 from podium.core.identity import JobKey, ReplicaKey
@@ -76,6 +77,14 @@ class StagePool:
         self.live += 1
         replica = self.replicas[key.slot] = Replica(key)
         return replica
+
+    def newest(self) -> Iterator[ReplicaKey]:
+        """The newest generation that each slot has seen."""
+        return (ReplicaKey(self.stage.name, slot, generation) for slot, generation in self._newest.items())
+
+    def note_generation(self, key: ReplicaKey) -> None:
+        """Know that a slot has seen a generation, so that no older one joins."""
+        self._newest[key.slot] = max(key.generation, self._newest.get(key.slot, key.generation))
 
     def drain(self, replica: Replica) -> None:
         """Give a replica no new work."""

@@ -15,8 +15,10 @@ from podium.core.graph import Graph
 from podium.core.identity import Payload, ReplicaKey
 from podium.core.plan import Planner
 from podium.core.records import Job, Request, Wait
+from podium.core.snapshot import Snapshot
 from podium.core.stage_pool import Replica, StagePool
 from podium.core.statistics import Counters, ReplicaStatistics, StageStatistics, Statistics
+from podium.errors import InternalError
 
 _NOTHING = Wait.NOTHING
 
@@ -94,6 +96,39 @@ class CoreState:
         self.remembered[request_id] = None
         if len(self.remembered) > self.limits.max_remembered:
             del self.remembered[next(iter(self.remembered))]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing that lives: no request, no job at a replica, no timer."""
+        return not (
+            self.requests
+            or self.abort_calls
+            or self.deadlines.live
+            or any(replica.jobs for pool in self.pools.values() for replica in pool.replicas.values())
+        )
+
+    def snapshot(self) -> Snapshot:
+        """What another core needs to go on from here. Raises InternalError unless this one is idle."""
+        if not self.is_idle:
+            raise InternalError("only an idle core has a snapshot")
+        return Snapshot(
+            replicas=tuple(replica.key for pool in self.pools.values() for replica in pool.replicas.values()),
+            newest=tuple(key for pool in self.pools.values() for key in pool.newest()),
+            gate=self.gate.states(),
+            remembered=tuple(self.remembered),
+            serial=self._serial,
+            attempt=self._attempt,
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from where another core was idle."""
+        self._serial, self._attempt = snapshot.serial, snapshot.attempt
+        self.remembered = dict.fromkeys(snapshot.remembered)
+        self.gate.restore(snapshot.gate)
+        for key in snapshot.replicas:
+            self.pools[key.stage].try_join(key)
+        for key in snapshot.newest:
+            self.pools[key.stage].note_generation(key)
 
     def statistics(self) -> Statistics:
         """Everything as it is now."""

@@ -7,11 +7,12 @@ records).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from podium.core.effects import Effect
 from podium.core.events import Event
 from podium.core.identity import Payload
+from podium.core.orchestrator import Orchestrator
 
 
 class Clock(Protocol):
@@ -33,6 +34,26 @@ class PayloadStore(Protocol):
 class Observer(Protocol):
     """Sees every step of the loop: journal, metrics and traces hang here and nowhere else. Must not raise or wait."""
 
+    def on_start(self, core: Orchestrator) -> None:
+        """The loop is about to take its first step. `core` is for reading."""
+        ...
+
     def on_step(self, events: Sequence[Event], now: float, effects: Sequence[Effect]) -> None:
         """`effects` is what the core answered to `events` at `now`."""
         ...
+
+    def on_cost(self, events: int, seconds: float) -> None:
+        """The step with `events` events, and performing its effects, took the loop so long."""
+        ...
+
+    def on_end(self) -> None:
+        """The loop took its last step."""
+        ...
+
+
+class Environment(NamedTuple):
+    """The three together, as the driver gets them."""
+
+    clock: Clock
+    store: PayloadStore
+    observer: Observer

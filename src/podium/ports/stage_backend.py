@@ -33,7 +33,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     `kinds` and `produces` are what a stage may declare when it uses this backend. `streams_input` says that jobs may be
     fed after their submission; otherwise a job is submitted with all of its input. `partial_on_stop` says that a stop
-    returns everything generated so far. `placement` is where the backend may run in process.
+    returns everything generated so far. `placement` is where the backend may run in process. With `reports_start` the
+    backend says itself when it takes up a job (JobStarted); otherwise a job counts as started once it was submitted.
     """
 
     kinds: frozenset[StageKind]
@@ -41,6 +42,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     streams_input: bool
     partial_on_stop: bool
     placement: Placement
+    reports_start: bool = False
 
 
 class StageTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,8 +83,8 @@ class BackendDead(Exception):  # noqa: N818 - a state, raised once
 class StageBackend(Protocol):
     """One loaded engine. All methods are called from one thread; those that are not async must not wait.
 
-    The life of a job: `submit`, any number of `feed`, one `end_input` if it was submitted with `input_open`; its outputs
-    come from `next_outputs` until one has a `finish`, or a `JobFailed` came, or `stop` returned. After that the backend
+    The life of a job: `submit`, any number of `feed`, one `end_input` if it was submitted with `input_open`; its
+    outputs come from `next_outputs` until one has a `finish`, or a `JobFailed` came, or `stop` returned. After that the backend
     has forgotten the job. Calls for jobs that it does not know change nothing.
     """
 
@@ -94,7 +96,7 @@ class StageBackend(Protocol):
 
     @classmethod
     def parse_options(cls, values: Mapping[str, object]) -> Payload:
-        """Check the `options` of a stage in a pipeline file. Raises ConfigurationError with every fault; must not load."""
+        """Check a stage's `options` in a pipeline file. Raises ConfigurationError with every fault; must not load."""
         ...
 
     @classmethod

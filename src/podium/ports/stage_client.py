@@ -36,12 +36,16 @@ class StageClient(Protocol):
         ...
 
     def post(self, command: StageCommand) -> None:
-        """Send a command, without waiting. Raises OutboxFullError when the replica's outbox is full.
+        """Send a command, without waiting, behind those that were posted before.
 
-        Stops have an outbox of their own, so that data never keeps a stop from leaving.
+        Raises OutboxFullError when the replica's outbox is full. A StopJob is always taken: data never keeps it from
+        leaving, and there is at most one for each job.
         """
         ...
 
     async def close(self) -> None:
-        """End the replica and everything it started; nothing is pushed afterwards. Idempotent; the fleet limits the time."""
+        """End the replica and everything it started; nothing is pushed afterwards.
+
+        Idempotent; the fleet limits the time.
+        """
         ...

@@ -23,8 +23,8 @@ from podium.ports.stage_backend import StageBackend
 from podium.runtime.config import DEFAULT_PROCESSOR, DEFAULT_TRANSPORT, PipelineConfig, StageConfig
 from podium.runtime.marked_yaml import FaultLog, Section, nearest, parse_yaml, place, read_choice, read_entries
 
-_PIPELINE_KEYS = ("name", "description", "requires", "install", "limits", "stages")
-_STAGE_KEYS = (
+PIPELINE_KEYS = ("name", "description", "requires", "install", "limits", "stages")
+STAGE_KEYS = (
     *("kind", "produces", "output", "sources", "backend", "options", "processor", "processor_options", "params"),
     *("transport", "replicas", "on_empty", "prewarm", "rerun", "limits"),
 )
@@ -112,7 +112,7 @@ class _Reader:
         self._catalog = catalog
 
     def read_pipeline(self, root: yaml.Node) -> PipelineConfig:
-        section = Section(self._log, "", root, _PIPELINE_KEYS)
+        section = Section(self._log, "", root, PIPELINE_KEYS)
         if section.is_readable:
             section.require("name", "give the pipeline a name")
             section.require("stages", "declare at least one stage")
@@ -141,7 +141,7 @@ class _Reader:
         return tuple(self._read_stage(name, stage) for name, stage in entries.items())
 
     def _read_stage(self, name: str, node: yaml.Node) -> StageConfig:
-        section = Section(self._log, f"stage '{name}'", node, _STAGE_KEYS)
+        section = Section(self._log, f"stage '{name}'", node, STAGE_KEYS)
         if section.is_readable:
             section.require("kind", f"use one of: {', '.join(StageKind)}")
             section.require("produces", f"use one of: {', '.join(Modality)}")

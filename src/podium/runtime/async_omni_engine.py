@@ -1,0 +1,269 @@
+"""What asynchronous callers hold: requests in, streams of outputs out, and control of the engine.
+
+It checks input on the caller's side and posts events; it decides nothing about a request that was accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Self, TypeVar
+
+from podium.core.effects import ReplyAbort
+from podium.core.events import AbortRequested, AckLevel, RequestCancelled, RequestSubmitted
+from podium.core.orchestrator import Orchestrator
+from podium.core.statistics import Statistics
+from podium.errors import (
+    EngineStoppedError,
+    ErrorKind,
+    ErrorRecord,
+    InvalidRequestError,
+    Scope,
+    StopUnconfirmedError,
+)
+from podium.ports.environment import Observer
+from podium.runtime.clock import MonotonicClock
+from podium.runtime.config import StageParams
+from podium.runtime.host import STOPPED, EngineHost, HostState
+from podium.runtime.orchestrator_monitor import EngineStatistics, Health, check_health
+from podium.runtime.outlet import CallerOutlet
+from podium.runtime.outputs import AbortReport
+from podium.runtime.parts import EngineParts
+from podium.runtime.preparation import RequestPreparation, checked_limit_s, checked_priority, request_id_or_new
+from podium.runtime.request_stream import RequestStream
+from podium.runtime.rpc_result_router import RpcResultRouter
+
+_log = logging.getLogger("podium.engine")
+
+Value = TypeVar("Value")
+
+HEALTH_LIMIT_S = 2.0
+"""How long the loop may take to answer a health check."""
+MAX_UNDELIVERED = 65536
+"""Outputs of one request that may wait for its caller to read them."""
+ANSWER_GRACE_S = 5.0
+"""How much later than its own limit an abort is given up, should the loop itself not answer."""
+
+
+class AsyncOmniEngine:
+    """One running pipeline. Use it as an async context manager, from any number of tasks and loops.
+
+    Construct it with `podium.AsyncOmniEngine.from_pipeline`, or from parts of your own.
+    """
+
+    def __init__(
+        self,
+        parts: EngineParts,
+        *,
+        params: StageParams | None = None,
+        observers: Sequence[Observer] = (),
+        on_progress: Callable[[str, str], None] | None = None,
+        max_undelivered: int = MAX_UNDELIVERED,
+    ) -> None:
+        """Prepare an engine; nothing is started.
+
+        `params` covers the parameters of the pipeline file, for every request. `on_progress` hears of each stage's
+        start (stage, message) in the thread of the engine. Raises InvalidRequestError when `params` do not fit.
+        """
+        self._parts = parts
+        self._preparation = RequestPreparation(parts, params)
+        self._clock = MonotonicClock()
+        self._router: RpcResultRouter[ReplyAbort] = RpcResultRouter()
+        self._outlet = CallerOutlet(self._router)
+        self._core = Orchestrator(parts.graph, parts.limits)
+        self._tickets = itertools.count(1)
+        self._max_undelivered = max_undelivered
+        self._host = EngineHost(
+            self._core, parts.replica_specs(), self._outlet, self._clock, observers, on_progress or _quiet
+        )
+
+    def __repr__(self) -> str:
+        return f"<AsyncOmniEngine {' '.join(self._parts.graph.stages)}, {self._host.state}>"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shutdown()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What a request may ask for."""
+        return tuple(self._parts.graph.outputs)
+
+    async def start(self) -> None:
+        """Bring up every replica, or none: raises StartError that names the stage, after tearing down the others."""
+        if self._host.state is not HostState.NEW:
+            raise EngineStoppedError(STOPPED)
+        self._host.start()
+        try:
+            await asyncio.wrap_future(self._host.started)
+        except BaseException:
+            await self.shutdown()
+            raise
+
+    def generate(
+        self,
+        prompt: object,
+        *,
+        outputs: Sequence[str] | None = None,
+        params: StageParams | None = None,
+        request_id: str | None = None,
+        priority: int = 0,
+        deadline_s: float | None = None,
+    ) -> RequestStream:
+        """Submit a request and return its stream, to be iterated on the running loop.
+
+        `prompt` is a text or a list of chat messages. `outputs` None asks for everything the pipeline makes. `params`
+        maps stages to sampling parameters. Lower `priority` runs first. After `deadline_s` seconds the request fails
+        with DeadlineExceededError.
+
+        Raises InvalidRequestError at once when something cannot be done, and EngineStoppedError when the engine does
+        not serve. Refusals that depend on the engine's state (OverloadedError, DuplicateRequestIdError,
+        StageUnavailableError) are raised by the stream, as its first item.
+        """
+        stream = RequestStream(
+            request_id_or_new(request_id),
+            next(self._tickets),
+            self._parts.graph.stages,
+            self._cancel,
+            self._max_undelivered,
+        )
+        try:
+            event = RequestSubmitted(
+                ticket=stream.ticket,
+                request_id=stream.request_id,
+                prompt=self._preparation.prompt(prompt),
+                params=self._preparation.params(params),
+                outputs=self._preparation.outputs(outputs),
+                priority=checked_priority(priority),
+                deadline=None if deadline_s is None else self._clock.now() + checked_limit_s(deadline_s, "deadline_s"),
+            )
+            self._raise_unless_serving()
+            self._outlet.register(stream)
+            self._host.post(event)
+        except BaseException:
+            stream.discard()
+            self._outlet.forget(stream.ticket)
+            raise
+        return stream
+
+    async def abort(
+        self, request_ids: str | Sequence[str], *, wait: str = "stopped", timeout_s: float = 30.0
+    ) -> AbortReport:
+        """Stop requests, wherever they are, and say what came of each id.
+
+        With `wait` "stopped" it returns when each stage has confirmed, and the report has what was generated; with
+        "accepted" as soon as the orchestrator knows. Ids that are unknown, or have ended, succeed and change nothing.
+        Raises StopUnconfirmedError, with the ids, when a stage did not confirm within `timeout_s` or could not stop;
+        a repetition repeats only what failed.
+        """
+        ids = (request_ids,) if isinstance(request_ids, str) else tuple(request_ids)
+        level = _ack_level(wait)
+        limit_s = checked_limit_s(timeout_s, "timeout_s")
+        self._raise_unless_serving()
+        call, reply = self._router.open()
+        try:
+            self._host.post(AbortRequested(call, ids, level, self._clock.now() + limit_s))
+            async with asyncio.timeout(limit_s + ANSWER_GRACE_S):
+                report = AbortReport((await asyncio.wrap_future(reply)).records)
+        except TimeoutError:
+            raise StopUnconfirmedError(_unanswered(limit_s), ids) from None
+        finally:
+            self._router.forget(call)
+        if report.unconfirmed:
+            raise StopUnconfirmedError(_unconfirmed(report), report.unconfirmed)
+        return report
+
+    async def check_health(self) -> Health:
+        """Whether the loop makes progress and each stage has a live replica; always answers, within seconds."""
+        return await check_health(self._host, self._core_statistics, HEALTH_LIMIT_S)
+
+    async def statistics(self) -> EngineStatistics:
+        """Figures of the core, of the loop's own cost, and of what callers follow. Raises EngineStoppedError."""
+        core = await self._core_statistics()
+        return EngineStatistics(
+            core=core,
+            loop=self._host.observer.statistics(),
+            streams=len(self._outlet),
+            open_calls=len(self._router),
+            inbox_depth=self._host.inbox_depth,
+            released_payloads=self._host.store.released,
+        )
+
+    async def shutdown(self, timeout_s: float = 30.0) -> None:
+        """End every request with one terminal, then the loop, then the stages. Idempotent; safe while it starts.
+
+        Returns after at most about `timeout_s` seconds; what has not ended by then is abandoned, and logged.
+        """
+        limit_s = checked_limit_s(timeout_s, "timeout_s")
+        self._host.stop(close_timeout_s=0.9 * limit_s)
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.wrap_future(_follow(self._host.ended))
+        except TimeoutError:
+            _log.error("the engine did not end within %g s and is abandoned", limit_s)
+
+    async def _core_statistics(self) -> Statistics:
+        return await asyncio.wrap_future(self._host.ask(self._core.statistics))
+
+    def _raise_unless_serving(self) -> None:
+        if self._host.state is not HostState.SERVING:
+            raise self._host.error().to_exception()
+
+    def _cancel(self, stream: RequestStream) -> None:
+        if self._host.state is HostState.SERVING:
+            self._host.post(RequestCancelled(stream.ticket, stream.request_id))
+
+
+def _quiet(stage: str, message: str) -> None:
+    """Hear of a start, and say nothing."""
+
+
+def _ack_level(wait: str) -> AckLevel:
+    try:
+        return AckLevel(wait)
+    except ValueError:
+        levels = " or ".join(f"'{level}'" for level in AckLevel)
+        raise InvalidRequestError.because(f"wait: '{wait}' is unknown; use {levels}") from None
+
+
+def _follow(future: Future[Value]) -> Future[Value]:
+    """A future of one's own that ends with `future`, so that giving up on it does not touch the other."""
+    own: Future[Value] = Future()
+
+    def end(ended: Future[Value]) -> None:
+        if own.set_running_or_notify_cancel():
+            own.set_result(ended.result())
+
+    future.add_done_callback(end)
+    return own
+
+
+def _unconfirmed(report: AbortReport) -> ErrorRecord:
+    errors = {record.request_id: record.error for record in report.records}
+    details = ", ".join(
+        f"{request_id} ({error.message})" if (error := errors[request_id]) is not None else request_id
+        for request_id in report.unconfirmed
+    )
+    stages = sorted({stage for record in report.records for stage in record.stages})
+    return ErrorRecord(
+        kind=ErrorKind.STOP_UNCONFIRMED,
+        scope=Scope.REQUEST,
+        stage=stages[0] if len(stages) == 1 else None,
+        awaited="confirmation of the stop",
+        message=f"not confirmed to be stopped: {details}; stages: {', '.join(stages) or 'unknown'}",
+    )
+
+
+def _unanswered(limit_s: float) -> ErrorRecord:
+    return ErrorRecord(
+        kind=ErrorKind.STOP_UNCONFIRMED,
+        scope=Scope.ENGINE,
+        awaited="the answer of the engine's loop",
+        message=f"the abort was not answered within {limit_s:g} s",
+    )

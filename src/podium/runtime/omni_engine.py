@@ -1,0 +1,197 @@
+"""The same engine for synchronous callers: lists in, results out in input order, one failed item failing alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Self, TypeVar
+
+from rich.console import Console
+from rich.progress import Progress
+
+from podium.core.effects import Outcome
+from podium.errors import InvalidRequestError, RequestError, StageUnavailableError
+from podium.runtime.async_omni_engine import AsyncOmniEngine
+from podium.runtime.config import StageParams
+from podium.runtime.host import STOPPED
+from podium.runtime.orchestrator_monitor import EngineStatistics, Health
+from podium.runtime.outputs import AbortReport, OmniResult
+
+Value = TypeVar("Value")
+
+
+class OmniEngine:
+    """Wraps an AsyncOmniEngine; safe from any thread that runs no event loop of its own."""
+
+    def __init__(self, engine: AsyncOmniEngine) -> None:
+        self._engine = engine
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="podium caller", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<OmniEngine of {self._engine!r}>"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def start(self) -> None:
+        """Bring up every replica, or none. Raises StartError that names the stage."""
+        try:
+            self._run(self._engine.start())
+        except BaseException:
+            self._close_loop()
+            raise
+
+    def generate(
+        self,
+        prompts: Sequence[object],
+        *,
+        outputs: Sequence[str] | None = None,
+        params: StageParams | Sequence[StageParams | None] | None = None,
+        priority: int = 0,
+        deadline_s: float | None = None,
+        max_concurrency: int = 256,
+        progress: bool | None = None,
+    ) -> list[OmniResult]:
+        """Run a list of prompts and return their results in input order.
+
+        `params` is for all of them, or a list with one entry each. An item that fails has its `error` set, with what
+        arrived before; the others go on. At most `max_concurrency` run at a time. `progress` shows a bar on standard
+        error (None: when that is a terminal). Raises InvalidRequestError when the call makes no sense as a whole, and
+        StageUnavailableError when every item failed because a stage has no replica left.
+        """
+        items = _listed(prompts)
+        each = _spread(params, len(items))
+        if max_concurrency < 1:
+            raise InvalidRequestError.because(
+                f"max_concurrency: {max_concurrency} makes no sense; it must be 1 or more"
+            )
+        with _progress_bar(len(items), shown=progress) as advance:
+            batch = _Batch(self._engine, outputs, priority, deadline_s, max_concurrency, advance)
+            results = self._run(batch.run(list(zip(items, each, strict=True))))
+        errors = [result.error for result in results]
+        if errors and all(isinstance(error, StageUnavailableError) for error in errors) and errors[0] is not None:
+            raise errors[0]
+        return results
+
+    def abort(self, request_ids: str | Sequence[str], *, wait: str = "stopped", timeout_s: float = 30.0) -> AbortReport:
+        """As AsyncOmniEngine.abort."""
+        return self._run(self._engine.abort(request_ids, wait=wait, timeout_s=timeout_s))
+
+    def check_health(self) -> Health:
+        """As AsyncOmniEngine.check_health."""
+        return self._run(self._engine.check_health())
+
+    def statistics(self) -> EngineStatistics:
+        """As AsyncOmniEngine.statistics."""
+        return self._run(self._engine.statistics())
+
+    def shutdown(self, timeout_s: float = 30.0) -> None:
+        """As AsyncOmniEngine.shutdown."""
+        if not self._loop.is_closed():
+            try:
+                self._run(self._engine.shutdown(timeout_s))
+            finally:
+                self._close_loop()
+
+    def _run(self, work: Coroutine[object, object, Value]) -> Value:
+        if self._loop.is_closed():
+            work.close()
+            raise STOPPED.to_exception()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _close_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class _Batch:
+    """One call of `generate`: every item is its own request."""
+
+    def __init__(
+        self,
+        engine: AsyncOmniEngine,
+        outputs: Sequence[str] | None,
+        priority: int,
+        deadline_s: float | None,
+        max_concurrency: int,
+        advance: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._outputs = outputs
+        self._priority = priority
+        self._deadline_s = deadline_s
+        self._slots = asyncio.Semaphore(max_concurrency)
+        self._advance = advance
+
+    async def run(self, items: Sequence[tuple[object, StageParams | None]]) -> list[OmniResult]:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(self._run_one(prompt, params)) for prompt, params in items]
+        return [task.result() for task in running]
+
+    async def _run_one(self, prompt: object, params: StageParams | None) -> OmniResult:
+        async with self._slots:
+            try:
+                stream = self._engine.generate(
+                    prompt,
+                    outputs=self._outputs,
+                    params=params,
+                    priority=self._priority,
+                    deadline_s=self._deadline_s,
+                )
+                result = await stream.collect_whatever()
+            except RequestError as error:
+                result = _refused(error)
+        self._advance()
+        return result
+
+
+def _refused(error: RequestError) -> OmniResult:
+    return OmniResult(
+        request_id=error.request_id or "",
+        outputs={},
+        finish_reasons={},
+        usage={},
+        timeline={},
+        outcome=Outcome.FAILED,
+        error=error,
+    )
+
+
+def _listed(prompts: Sequence[object]) -> list[object]:
+    if not isinstance(prompts, list | tuple):
+        raise InvalidRequestError.because(
+            f"prompts: is a {type(prompts).__name__}; pass a list, with one prompt (text or messages) for each request"
+        )
+    return list(prompts)
+
+
+def _spread(params: StageParams | Sequence[StageParams | None] | None, count: int) -> list[StageParams | None]:
+    if params is None or isinstance(params, Mapping):
+        return [params] * count
+    if len(params) != count:
+        raise InvalidRequestError.because(
+            f"params: there are {len(params)} entries for {count} prompts; pass one mapping, or one entry for each"
+        )
+    return list(params)
+
+
+@contextmanager
+def _progress_bar(total: int, *, shown: bool | None) -> Iterator[Callable[[], None]]:
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not (console.is_terminal if shown is None else shown)) as bar:
+        task = bar.add_task("requests", total=total)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,94 @@
+"""The way back from the driver to callers: one crossing into a caller's loop for a whole burst of outputs.
+
+It knows which stream a ticket belongs to, and forgets it with its terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from podium.core.effects import EmitOutput, EndRequest, Outcome, RefuseRequest, ReplyAbort
+from podium.errors import ErrorRecord
+from podium.runtime.request_stream import RequestStream, StreamEffect
+from podium.runtime.rpc_result_router import RpcResultRouter
+
+
+class Mailbox:
+    """Everything on its way to one caller's loop. `put` belongs to the driver's thread, the rest to the caller's."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._letters: deque[tuple[RequestStream, StreamEffect]] = deque()
+        self._is_scheduled = False
+
+    def __repr__(self) -> str:
+        return f"<Mailbox {len(self._letters)} letters>"
+
+    def put(self, stream: RequestStream, effect: StreamEffect) -> None:
+        """Send one effect; the loop is woken unless it is about to look anyway."""
+        self._letters.append((stream, effect))
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:  # the caller's loop is closed, and everything that waited there with it
+                self._letters.clear()
+
+    def _drain(self) -> None:
+        self._is_scheduled = False
+        for _ in range(len(self._letters)):
+            stream, effect = self._letters.popleft()
+            stream.take(effect)
+
+
+class CallerOutlet:
+    """Delivers the core's effects to streams and to those who wait for an answer."""
+
+    def __init__(self, router: RpcResultRouter[ReplyAbort]) -> None:
+        self._router = router
+        self._streams: dict[int, tuple[RequestStream, Mailbox]] = {}
+        self._mailboxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}
+
+    def __repr__(self) -> str:
+        return f"<CallerOutlet {len(self._streams)} streams>"
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def register(self, stream: RequestStream) -> None:
+        """Let a stream, iterated on the running loop, get what the core has for its ticket."""
+        loop = asyncio.get_running_loop()
+        mailbox = self._mailboxes.get(loop)
+        if mailbox is None:
+            self._forget_closed_loops()
+            mailbox = self._mailboxes.setdefault(loop, Mailbox(loop))
+        self._streams[stream.ticket] = (stream, mailbox)
+
+    def forget(self, ticket: int) -> None:
+        """Deliver nothing for a ticket any more."""
+        self._streams.pop(ticket, None)
+
+    def deliver(self, effect: EmitOutput | EndRequest | RefuseRequest | ReplyAbort) -> None:
+        """Hand on towards the caller."""
+        if isinstance(effect, ReplyAbort):
+            self._router.resolve(effect.call, effect)
+            return
+        if isinstance(effect, EmitOutput):
+            found = self._streams.get(effect.ticket)
+        else:
+            found = self._streams.pop(effect.ticket, None)
+        if found is not None:
+            stream, mailbox = found
+            mailbox.put(stream, effect)
+
+    def fail_everything(self, error: ErrorRecord) -> None:
+        """End every stream and every waiter with `error`: the loop does not run any more."""
+        while self._streams:
+            ticket, (stream, mailbox) = self._streams.popitem()
+            mailbox.put(stream, EndRequest(ticket, stream.request_id, Outcome.FAILED, 0.0, error))
+        self._router.fail_everything(error)
+
+    def _forget_closed_loops(self) -> None:
+        for loop in [loop for loop in self._mailboxes if loop.is_closed()]:
+            del self._mailboxes[loop]

@@ -1,0 +1,72 @@
+"""What callers get: the items of a request's stream, and the whole result of a request that nobody streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from podium.core.effects import AbortRecord, AbortStatus, Outcome, StageTimings
+from podium.core.events import FinishReason
+from podium.core.graph import Modality
+from podium.core.identity import Payload
+from podium.errors import PodiumError
+
+
+class OmniOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """One item of a request's stream, numbered from 0 without gaps.
+
+    An item either carries a piece of output (`delta`), or says that an output is finished: then `stage_finished` is
+    set and `delta` is None; `finish_reason`, `usage` (counts, for instance of tokens) and `timings` are there; and
+    when it was aborted, `partial` is everything that its stage had generated. `request_finished` stands on the last item.
+    `at` is when the item left the core, in seconds on the engine's monotonic clock.
+    """
+
+    request_id: str
+    stage: str
+    output: str
+    modality: Modality
+    sequence: int
+    at: float
+    delta: Payload = None
+    partial: Payload = None
+    stage_finished: bool = False
+    request_finished: bool = False
+    finish_reason: FinishReason | None = None
+    usage: Mapping[str, int] = {}
+    timings: StageTimings | None = None
+
+
+class OmniResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as a whole. `outputs` has the joined payload of each output that was asked for, None when empty.
+
+    `timeline` has the timings of every stage that was planned. An item of a batch that failed has its `error` and
+    whatever arrived before.
+    """
+
+    request_id: str
+    outputs: Mapping[str, Payload]
+    finish_reasons: Mapping[str, FinishReason]
+    usage: Mapping[str, Mapping[str, int]]
+    timeline: Mapping[str, StageTimings]
+    outcome: Outcome
+    error: PodiumError | None = None
+
+
+class AbortReport(msgspec.Struct, frozen=True):
+    """What came of an abort: one record for each id that was asked for, in that order."""
+
+    records: tuple[AbortRecord, ...]
+
+    def __getitem__(self, request_id: str) -> AbortRecord:
+        """The record of one id; raises KeyError for an id that was not asked for."""
+        for record in self.records:
+            if record.request_id == request_id:
+                return record
+        raise KeyError(request_id)
+
+    @property
+    def unconfirmed(self) -> tuple[str, ...]:
+        """The ids whose stop was not confirmed."""
+        failed = (AbortStatus.UNCONFIRMED, AbortStatus.FAILED)
+        return tuple(record.request_id for record in self.records if record.status in failed)

@@ -1,0 +1,45 @@
+"""What an engine is assembled from: its pipeline, and for each stage how to check parameters and make replicas.
+
+`podium.bootstrap` assembles the parts of pipeline files; tests and embedders may assemble their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from podium.core.admission import EngineLimits
+from podium.core.graph import Graph
+from podium.core.identity import Payload, ReplicaKey
+from podium.ports.stage_client import StageClient
+from podium.runtime.config import StageParams
+from podium.runtime.fleet import ReplicaSpec
+
+
+class StageParts(NamedTuple):
+    """One stage: `parse_params` checks merged sampling parameters (raises InvalidRequestError)."""
+
+    parse_params: Callable[[Mapping[str, object]], Payload]
+    make_client: Callable[[ReplicaKey], StageClient]
+    replicas: int = 1
+
+
+class EngineParts(NamedTuple):
+    """One engine: its graph, what runs each stage of it, the default parameters of its file, and its limits."""
+
+    graph: Graph
+    stages: Mapping[str, StageParts]
+    default_params: StageParams
+    limits: EngineLimits = EngineLimits()
+
+    def replica_specs(self) -> list[ReplicaSpec]:
+        """Every replica to start, in the order of the stages."""
+        return [
+            ReplicaSpec(key, _bind(self.stages[name].make_client, key), stage.limits.start_timeout_s)
+            for name, stage in self.graph.stages.items()
+            for key in (ReplicaKey(name, slot, 0) for slot in range(self.stages[name].replicas))
+        ]
+
+
+def _bind(make_client: Callable[[ReplicaKey], StageClient], key: ReplicaKey) -> Callable[[], StageClient]:
+    return lambda: make_client(key)

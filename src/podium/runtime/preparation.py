@@ -1,0 +1,82 @@
+"""What happens to a request on its caller's side, before it is submitted: everything that can be wrong is said here.
+
+Checked once, in the caller's thread; nothing was touched yet when one of these raises.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+from podium.core.identity import Payload
+from podium.errors import InvalidRequestError
+from podium.prompts import check_prompt
+from podium.runtime.config import StageParams, merge_params
+from podium.runtime.parts import EngineParts
+
+
+class RequestPreparation:
+    """Checks and completes what callers pass to `generate`. Safe from any thread."""
+
+    def __init__(self, parts: EngineParts, engine_params: StageParams | None) -> None:
+        """Merge the engine's parameters over the file's; raises InvalidRequestError when they do not fit."""
+        self._parts = parts
+        self._merged = merge_params(parts.default_params, engine_params or {})
+        self._defaults = {name: self._parse(name, values) for name, values in self._merged.items()}
+
+    def params(self, requested: StageParams | None) -> Mapping[str, Payload]:
+        """The parameters of every stage: request over engine over file. Unknown names are refused."""
+        if not requested:
+            return self._defaults
+        merged = merge_params(self._merged, requested)
+        return {
+            name: self._parse(name, values) if name in requested else self._defaults[name]
+            for name, values in merged.items()
+        }
+
+    def outputs(self, requested: Sequence[str] | None) -> tuple[str, ...] | None:
+        """The outputs that are asked for; None for all."""
+        if requested is None:
+            return None
+        if isinstance(requested, str):
+            raise InvalidRequestError.because(f"outputs: is the text '{requested}'; pass a list, as in ['{requested}']")
+        known = self._parts.graph.outputs
+        for name in requested:
+            if name not in known:
+                raise InvalidRequestError.because(
+                    f"outputs: this pipeline has no output '{name}'; ask for some of: {', '.join(known)}"
+                )
+        if not requested:
+            raise InvalidRequestError.because(f"outputs: nothing is asked for; ask for some of: {', '.join(known)}")
+        return tuple(requested)
+
+    def prompt(self, prompt: object) -> object:
+        """A plain prompt or chat messages, of a known shape."""
+        check_prompt(prompt)
+        return prompt
+
+    def _parse(self, stage: str, values: Mapping[str, object]) -> Payload:
+        return self._parts.stages[stage].parse_params(values)
+
+
+def request_id_or_new(request_id: object) -> str:
+    """The caller's id; a missing or empty one is replaced by one that nobody else has."""
+    if request_id is None or request_id == "":
+        return f"request-{uuid.uuid4().hex}"
+    if not isinstance(request_id, str):
+        raise InvalidRequestError.because(f"request_id: is a {type(request_id).__name__}; pass a text, or leave it out")
+    return request_id
+
+
+def checked_priority(priority: object) -> int:
+    """A priority: any whole number, lower ones first."""
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise InvalidRequestError.because(f"priority: {priority!r} is no whole number; lower numbers run first")
+    return priority
+
+
+def checked_limit_s(value: object, field: str) -> float:
+    """A positive number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise InvalidRequestError.because(f"{field}: {value!r} is no positive number of seconds")
+    return float(value)
