@@ -90,7 +90,11 @@ def import_object(path: str, where: str) -> object:
 
 def import_callable(path: str, where: str) -> Callable[..., object]:
     """The callable object at `path`. Raises ConfigurationError when it is not there or cannot be called."""
-    found = import_object(path, where)
+    return check_callable(import_object(path, where), path, where)
+
+
+def check_callable(found: object, path: str, where: str) -> Callable[..., object]:
+    """`found`, which stands at `path`. Raises ConfigurationError when it cannot be called."""
     if not callable(found):
         problem = f"is a {type(found).__name__}, which cannot be called"
         raise _unusable(path, where, problem, "name a function or a class")

@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
 
@@ -20,11 +20,13 @@ from podium.backends.worker_threads import WorkerThreads
 from podium.core.graph import DELIVERABLE, StageKind
 from podium.core.identity import JobKey, Payload
 from podium.errors import ConfigurationError, Fault, InvalidRequestError, StartError
-from podium.options import import_callable, read_options, read_params
+from podium.options import check_callable, import_object, read_options, read_params
 from podium.ports.stage_backend import BackendDead, BackendOutput, Capabilities, Placement, StageTask
 from podium.stage_function import StageFunction
 
 logger = logging.getLogger("podium")
+
+Hosted: TypeAlias = Callable[..., object] | StageFunction
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -66,15 +68,24 @@ class FunctionBackend:
         self._threads = WorkerThreads(f"podium-{stage}", options.workers)
         self._runs = RunTable()
         self._group = asyncio.TaskGroup()  # open from load to close; its tasks catch everything themselves
-        self._hosted: Callable[..., object] | None = None
+        self._hosted: Hosted | None = None
         self._style = Style.PLAIN
-        self._construction: asyncio.Future[Callable[..., object]] | None = None
+        self._construction: asyncio.Future[Hosted] | None = None
         self._is_closed = False
         self._is_released = False
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "loading" if self._hosted is None else "ready"
         return f"<FunctionBackend {self._stage} {self._options.function} {state} jobs={len(self._runs)}>"
+
+    @property
+    def hosted(self) -> Hosted | None:
+        """What is hosted, once it is loaded."""
+        return self._hosted
+
+    def count_jobs(self) -> int:
+        """How many jobs are here, with those whose end was not taken yet."""
+        return len(self._runs)
 
     @classmethod
     def parse_options(cls, values: Mapping[str, object]) -> FunctionOptions:
@@ -104,14 +115,15 @@ class FunctionBackend:
         if self._is_closed:
             raise StartError(self._stage, "it was closed while it was loading")
         await self._group.__aenter__()
-        self._style = style_of(hosted)
+        if callable(hosted):
+            self._style = style_of(hosted)
         self._hosted = hosted
 
-    def _construct(self) -> Callable[..., object]:
+    def _construct(self) -> Hosted:
         found = _find(self._options)
-        if inspect.isclass(found) or self._options.arguments is not None:
+        if inspect.isclass(found) or (self._options.arguments is not None and callable(found)):
             made = found(**(self._options.arguments or {}))
-            if not callable(made):
+            if not (callable(made) or isinstance(made, StageFunction)):
                 reason = f"'{self._options.function}' made a {type(made).__name__}, which cannot be called"
                 raise StartError(self._stage, reason)
             return made
@@ -131,9 +143,8 @@ class FunctionBackend:
             run.feed(task.inputs)
         if not task.input_open:
             run.end_input()
-        run.announce()
 
-    def _open(self, task: StageTask, hosted: Callable[..., object]) -> Run:
+    def _open(self, task: StageTask, hosted: Hosted) -> Run:
         function = hosted.for_job() if isinstance(hosted, StageFunction) else hosted
         style = self._style if function is hosted else style_of(function)
         if isinstance(hosted, StageFunction) and hosted.params_type is not None:
@@ -201,11 +212,12 @@ class FunctionBackend:
                 logger.exception("stage '%s': closing %s failed", self._stage, self._options.function)
 
 
-def _find(options: FunctionOptions) -> Callable[..., object]:
-    return import_callable(options.function, "options.function")
+def _find(options: FunctionOptions) -> Hosted:
+    found = import_object(options.function, "options.function")
+    return found if isinstance(found, StageFunction) else check_callable(found, options.function, "options.function")
 
 
-def _params_type(found: Callable[..., object]) -> type[msgspec.Struct] | None:
+def _params_type(found: Hosted) -> type[msgspec.Struct] | None:
     if isinstance(found, StageFunction):
         return found.params_type
     if inspect.isclass(found) and issubclass(found, StageFunction):

@@ -23,7 +23,7 @@ from podium.backends.worker_threads import WorkerThreads, post
 from podium.core.events import Finish, FinishReason, JobOutput
 from podium.core.identity import JobKey, Payload
 from podium.errors import ErrorKind, ErrorRecord, InvalidRequestError, Scope
-from podium.ports.stage_backend import BackendDead, BackendOutput, JobFailed, JobStarted
+from podium.ports.stage_backend import BackendDead, BackendOutput, JobFailed
 
 logger = logging.getLogger("podium")
 
@@ -120,7 +120,6 @@ class Run(ABC):
         self._input_ended = False
         self._is_stopping = False
         self._served = 0
-        self._start: JobStarted | None = None
         self._outputs: list[Payload] = []
         self._sequence = 0
         self._doom: ErrorRecord | None = None  # what the end will be, once no step runs
@@ -152,12 +151,6 @@ class Run(ABC):
         self._input_ended = True
         if not self._is_over:
             self._advance()
-
-    def announce(self) -> None:
-        """Say that the job was taken up, unless an output or its end says it already."""
-        if not (self._is_listed or self.has_ended):
-            self._start = JobStarted(self.job)
-            self._list()
 
     async def stop(self) -> None:
         """Return once no step runs or will start, and what was complete has been taken. May be repeated."""
@@ -195,9 +188,6 @@ class Run(ABC):
     def take(self) -> list[BackendOutput]:
         """Hand over everything that is complete, in order."""
         taken: list[BackendOutput] = []
-        if self._start is not None:
-            taken.append(self._start)
-            self._start = None
         finish = self._end if isinstance(self._end, Finish) else None
         if self._outputs or finish is not None:
             taken.append(JobOutput(self.job, self._sequence, tuple(self._outputs), finish))
@@ -274,7 +264,7 @@ class InlineRun(Run):
                     if len(self._outputs) > self._max_buffered:
                         self._overflow("more outputs are waiting than")
                         break
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - hosted code may raise anything; it fails its own job
+        except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001 - hosted code may raise anything
             self._fail(error)
         self._served += 1
 
