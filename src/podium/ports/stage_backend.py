@@ -84,8 +84,8 @@ class StageBackend(Protocol):
     """One loaded engine. All methods are called from one thread; those that are not async must not wait.
 
     The life of a job: `submit`, any number of `feed`, one `end_input` if it was submitted with `input_open`; its
-    outputs come from `next_outputs` until one has a `finish`, or a `JobFailed` came, or `stop` returned. After that the backend
-    has forgotten the job. Calls for jobs that it does not know change nothing.
+    outputs come from `next_outputs` until one has a `finish`, or a `JobFailed` came, or `stop` returned.
+    After that the backend has forgotten the job. Calls for jobs that it does not know change nothing.
     """
 
     capabilities: ClassVar[Capabilities]
