@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
@@ -16,7 +17,6 @@ from podium.core.events import FinishReason
 from podium.core.graph import Modality
 from podium.errors import PodiumError
 from podium.payloads import Audio, Text
-from podium.runtime.config import PipelineConfig
 from podium.runtime.outputs import AbortReport, OmniOutput
 
 RATE = 8000
@@ -93,6 +93,7 @@ class FakeEngine:
         self.timeline: Mapping[str, StageTimings] = TIMELINE
         self.aborted = asyncio.Event()
         self.calls: list[dict[str, object]] = []
+        self.opened: list[tuple[str, Path | None]] = []
         self.aborts: list[tuple[tuple[str, ...], str]] = []
         self.abort_error: PodiumError | None = None
         self.start_error: PodiumError | None = None
@@ -101,9 +102,10 @@ class FakeEngine:
         self.is_open = False
 
     @asynccontextmanager
-    async def open(self, config: PipelineConfig, on_progress: Progress) -> AsyncIterator[Engine]:
-        for stage in config.stages:
-            on_progress(stage.name, "loading [weights]")
+    async def open(self, pipeline: str, *, journal: Path | None, on_progress: Progress) -> AsyncIterator[Engine]:
+        self.opened.append((pipeline, journal))
+        for stage in ("thinker", "speaker"):
+            on_progress(stage, "loading [weights]")
         if self.while_starting is not None:
             self.while_starting()
             await asyncio.Event().wait()

@@ -128,16 +128,17 @@ def test_json_is_one_document(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.case("B076")
-def test_everything_that_was_typed_reaches_the_engine(run: Run) -> None:
+def test_everything_that_was_typed_reaches_the_engine(run: Run, tmp_path: Path) -> None:
     engine = good_engine()
     run(
         engine,
         "hi",
         *("--outputs", "text, speech", "--deadline", "2.5", "--priority", "-1", "--request-id", "mine"),
         *("--param", "thinker.max_tokens=5", "--param", "thinker.stop=[a, b]", "--param", "speaker.voice=tom"),
-        *("--param", "speaker.loud=true"),
+        *("--param", "speaker.loud=true", "--journal", str(tmp_path / "logs" / "steps.journal")),
     )
 
+    assert engine.opened == [("echo", tmp_path / "logs" / "steps.journal")]
     assert engine.calls == [
         {
             "prompt": "hi",
@@ -178,6 +179,7 @@ def test_the_prompt_comes_from_standard_input_or_a_file(run: Run, tmp_path: Path
         (["hi", "--outputs", ","], "--outputs: names no output; give names like text,speech or leave it out"),
         (["hi", "--param", "seed=1"], "--param seed=1: is not stage.name=value;"),
         (["hi", "--param", "a.b"], "--param a.b: is not stage.name=value;"),
+        (["hi", "--journal", "/dev/null/steps"], "--journal /dev/null/steps: cannot be written: File exists;"),
         (["hi", "--param", "a.b={"], "--param a.b={: the value cannot be read;"),
     ],
 )

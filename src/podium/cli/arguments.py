@@ -60,6 +60,19 @@ def read_prompt(prompt: str | None, messages: Path | None) -> object:
     return sys.stdin.read() if prompt == "-" else prompt
 
 
+def check_journal(path: Path | None) -> Path | None:
+    """A journal that can be written; its folder is made where there is none."""
+    if path is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.open("ab").close()
+        except OSError as error:
+            raise InvalidRequestError.because(
+                f"--journal {path}: cannot be written: {error.strerror}; choose another file"
+            ) from error
+    return path
+
+
 def _read_messages(path: Path) -> object:
     remedy = 'it holds a list like [{"role": "user", "content": "Hello"}]'
     try:

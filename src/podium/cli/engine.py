@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from podium import bootstrap
 from podium.core.effects import Outcome, StageTimings
-from podium.runtime.config import PipelineConfig
 from podium.runtime.outputs import AbortReport, OmniOutput
 
 Progress: TypeAlias = Callable[[str, str], None]
@@ -46,8 +47,6 @@ class Engine(Protocol):
     async def abort(self, request_ids: Sequence[str], *, wait: str, timeout_s: float) -> AbortReport: ...
 
 
-def open_engine(config: PipelineConfig, on_progress: Progress) -> AbstractAsyncContextManager[Engine]:
+def open_engine(pipeline: str, *, journal: Path | None, on_progress: Progress) -> AbstractAsyncContextManager[Engine]:
     """An engine for the pipeline, which starts when it is entered, and raises StartError then if a stage does not."""
-    from podium.runtime.async_omni_engine import AsyncOmniEngine  # noqa: PLC0415 - `podium --help` needs no engine
-
-    return AsyncOmniEngine.from_pipeline(config, on_progress=on_progress)
+    return bootstrap.AsyncOmniEngine.from_pipeline(pipeline, journal=journal, on_progress=on_progress)

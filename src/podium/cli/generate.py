@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from podium import bootstrap
-from podium.cli.arguments import complete_pipeline, parse_outputs, parse_params, read_prompt
+from podium.cli.arguments import check_journal, complete_pipeline, parse_outputs, parse_params, read_prompt
 from podium.cli.engine import Engine, Stream, open_engine
 from podium.cli.interrupts import Interrupts
 from podium.cli.problems import INTERRUPTED_EXIT, Problem, print_problem, problem_of
@@ -40,6 +40,7 @@ class Order(NamedTuple):
     deadline_s: float | None
     priority: int
     request_id: str | None
+    journal: Path | None
 
 
 def generate(
@@ -60,6 +61,7 @@ def generate(
     deadline: Annotated[float | None, typer.Option(help="Seconds that the request may take.")] = None,
     priority: Annotated[int, typer.Option(help="Lower goes first where stages are full.")] = 0,
     request_id: Annotated[str | None, typer.Option(help="An id of your own. [default: a generated one]")] = None,
+    journal: Annotated[Path | None, typer.Option(help="Write every step to a file, for `podium replay`.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Run one request and stream its text; speech and text are saved, Ctrl-C saves what is there."""
@@ -73,6 +75,7 @@ def generate(
             deadline_s=deadline,
             priority=priority,
             request_id=request_id,
+            journal=check_journal(journal),
         )
         config = bootstrap.load_pipeline(pipeline)
         bootstrap.check_requirements(config)
@@ -152,7 +155,7 @@ async def run_order(config: PipelineConfig, order: Order, result: Result, view: 
     with Interrupts(on_first=task.cancel) as interrupts:
         try:
             with StartProgress(view.console, [stage.name for stage in config.stages]) as progress:
-                async with open_engine(config, progress) as engine:
+                async with open_engine(result.pipeline, journal=order.journal, on_progress=progress) as engine:
                     progress.end()
                     await run_request(engine, order, result, view, interrupts)
                     interrupts.on_first = view.note_shutdown

@@ -15,6 +15,7 @@ from podium.cli.generate import generate
 from podium.cli.graph import graph
 from podium.cli.pipelines import pipelines
 from podium.cli.problems import EXIT_CODES
+from podium.cli.replay import replay
 
 _EPILOG = "\n\n".join(["Exit codes:", *(f"{code}: {meaning}." for code, meaning in EXIT_CODES.items())])
 
@@ -47,3 +48,4 @@ app.command()(generate)
 app.command()(pipelines)
 app.command()(check)
 app.command()(graph)
+app.command()(replay)
