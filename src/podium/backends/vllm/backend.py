@@ -1,0 +1,373 @@
+"""The backend that runs a stage on a vLLM engine: jobs in, batches of outputs out, and stops that are confirmed.
+
+One sender and one receiver serve all jobs; nothing here runs per token or per request. It knows jobs, and leaves what
+vLLM is made of to `engine` and `start`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar, cast
+
+from podium.backends.vllm import options as vllm_options
+from podium.backends.vllm.engine import Engine, client_errors
+from podium.backends.vllm.jobs import RunningJob
+from podium.backends.vllm.options import VllmOptions, VllmParams
+from podium.backends.vllm.start import Start
+from podium.backends.worker_threads import post
+from podium.core.graph import Modality, StageKind
+from podium.core.identity import JobKey, Payload
+from podium.errors import ErrorKind, ErrorRecord, InvalidRequestError, Scope, StopUnconfirmedError
+from podium.payloads import Text
+from podium.ports.stage_backend import BackendDead, BackendOutput, Capabilities, Placement, StageTask
+
+if TYPE_CHECKING:
+    from vllm.outputs import RequestOutput
+
+log = logging.getLogger(__name__)
+
+_MAX_UNSENT = 65536
+_DELIVERY_TIMEOUT_S = 5.0
+
+_T = TypeVar("_T")
+
+
+class _Message(NamedTuple):
+    """Something for the engine core: how to send it, and who hears of it (None, or the error)."""
+
+    send: Callable[[], Awaitable[None]]
+    sent: Callable[[Exception | None], None]
+
+
+class VllmBackend:
+    """One vLLM engine with its own processes."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        kinds=frozenset({StageKind.AUTOREGRESSIVE}),
+        produces=frozenset({Modality.TEXT, Modality.TOKENS}),
+        streams_input=False,
+        partial_on_stop=True,
+        placement=Placement.THREAD,
+    )
+
+    @classmethod
+    def parse_options(cls, values: Mapping[str, object]) -> VllmOptions:
+        """The options of a stage; raises ConfigurationError with every fault."""
+        return vllm_options.parse_options(values)
+
+    @classmethod
+    def parse_params(cls, options: Payload, values: Mapping[str, object]) -> VllmParams:  # noqa: ARG003 - port
+        """The sampling parameters of a request; raises InvalidRequestError that names the parameter."""
+        return vllm_options.parse_params(values)
+
+    def __init__(self, stage: str, options: Payload) -> None:
+        """Prepare an engine for `stage`; `options` are VllmOptions."""
+        if not isinstance(options, VllmOptions):
+            raise TypeError(f"options must be VllmOptions, not {type(options).__name__}")
+        self._stage = stage
+        self._options = options
+        self._start: Start | None = None
+        self._starting: asyncio.Future[Engine] | None = None
+        self._engine: Engine | None = None
+        self._jobs: dict[JobKey, RunningJob] = {}
+        self._by_name: dict[str, RunningJob] = {}
+        self._ready: dict[JobKey, RunningJob] = {}
+        self._something_ready = asyncio.Event()
+        self._unsent: asyncio.Queue[_Message] = asyncio.Queue(_MAX_UNSENT)
+        self._received = asyncio.Event()
+        self._dead: BackendDead | None = None
+        self._loops: tuple[asyncio.Task[None], ...] = ()
+        self._closing: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        state = "dead" if self._dead else "new" if self._engine is None else "up"
+        return f"<VllmBackend {self._stage} {state} jobs={len(self._jobs)} ready={len(self._ready)}>"
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The ids of the engine's processes that still run."""
+        return self._engine.processes.pids if self._engine is not None else ()
+
+    async def load(self) -> None:
+        """Bring the engine up; raises StartError with the remedy. A cancelled load leaves no process."""
+        if self._start is not None or self._dead is not None:
+            raise BackendDead(f"the engine of stage '{self._stage}' was started or closed before")
+        self._start = Start(self._stage, self._options)
+        self._starting = run_in_thread(f"vllm-start-{self._stage}", self._start.run)
+        try:
+            engine = await asyncio.shield(self._starting)
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        if self._dead is not None:  # closed meanwhile; close() takes the engine down
+            raise self._dead
+        self._engine = engine
+        loop = asyncio.get_running_loop()
+        self._loops = (
+            loop.create_task(self._run(self._receive_all), name=f"vllm-receiver-{self._stage}"),
+            loop.create_task(self._run(self._send_all), name=f"vllm-sender-{self._stage}"),
+        )
+
+    def submit(self, task: StageTask) -> None:
+        """Take a job. Raises InvalidRequestError for a prompt or parameters that the model cannot take."""
+        engine = self._live_engine()
+        if task.input_open:
+            raise InvalidRequestError.because("this backend takes a prompt as a whole", stage=self._stage)
+        if task.job in self._jobs:
+            raise ValueError(f"job {task.job} runs already")
+        if self._unsent.full():
+            raise RuntimeError(f"{_MAX_UNSENT} messages wait to be sent to vLLM")
+        params = task.params if isinstance(task.params, VllmParams) else VllmParams()
+        try:
+            request = engine.make_request(str(task.job), task.inputs, params)
+        except client_errors() as error:
+            raise InvalidRequestError.because(str(error), stage=self._stage) from error
+        engine.register(request)
+        job = RunningJob(task.job, request.request_id, prompt_tokens=len(request.prompt_token_ids))
+        self._jobs[task.job] = self._by_name[str(task.job)] = job
+
+        self._unsent.put_nowait(_Message(partial(engine.send, request), partial(self._after_send, job)))
+
+    def feed(self, job: JobKey, inputs: Sequence[Payload]) -> None:  # noqa: ARG002 - the port's shape
+        """Jobs are submitted with all of their input."""
+        raise ValueError(f"job {job} takes no more input: this backend takes a prompt as a whole")
+
+    def end_input(self, job: JobKey) -> None:
+        """Jobs are submitted with all of their input."""
+
+    async def stop(self, job: JobKey) -> Text | None:
+        """Stop a job in the engine first, and forget it once that is confirmed; returns all of its text.
+
+        Raises StopUnconfirmedError or BackendDead, and then keeps what there is: a repetition returns the same text.
+        """
+        running = self._jobs.get(job)
+        if running is None:
+            return None
+        async with running.stopping:
+            if self._jobs.get(job) is running:
+                await self._stop_in_engine(running)
+                await self._wait_taken(running)
+                self._forget(running)
+        return running.everything
+
+    async def next_outputs(self) -> Sequence[BackendOutput]:
+        """Wait for outputs of any jobs. Raises BackendDead once the engine is gone and all outputs were taken."""
+        while not self._ready:
+            if self._dead is not None:
+                raise self._dead
+            self._something_ready.clear()
+            await self._something_ready.wait()
+        ready = list(self._ready.values())
+        self._ready.clear()
+        outputs = [job.take() for job in ready]
+        for job in ready:
+            if job.is_over and not job.stopping.locked():
+                self._forget(job)
+        return outputs
+
+    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
+        """Control calls: `check_health` and `reset_prefix_cache`, both without arguments."""
+        engine = self._live_engine()
+        if method not in {"check_health", "reset_prefix_cache"}:
+            known = "check_health, reset_prefix_cache"
+            raise InvalidRequestError.because(f"vLLM has no call '{method}'; use one of: {known}", stage=self._stage)
+        if arguments:
+            raise InvalidRequestError.because(f"'{method}' takes no arguments", stage=self._stage)
+        if method == "reset_prefix_cache":
+            return await engine.reset_prefix_cache()
+        await engine.confirm()
+        return True
+
+    async def close(self) -> None:
+        """End the engine and its processes, by force if need be. Idempotent; safe while `load` runs."""
+        if self._closing is None:
+            self._die(BackendDead(f"the engine of stage '{self._stage}' was closed"))
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name=f"vllm-close-{self._stage}")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        engine = self._engine
+        if engine is None and self._start is not None and self._starting is not None:
+            timeout_s = self._start.abandon()
+            await asyncio.wait([self._starting], timeout=timeout_s)
+            if self._starting.done() and self._starting.exception() is None:
+                engine = self._starting.result()
+        for task in self._loops:
+            task.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        if engine is not None:
+            await run_in_thread(f"vllm-close-{self._stage}", partial(engine.shutdown, self._options.close_timeout_s))
+
+    def _live_engine(self) -> Engine:
+        if self._dead is not None:
+            raise self._dead
+        if self._engine is None:
+            raise BackendDead(f"the engine of stage '{self._stage}' was not loaded")
+        return self._engine
+
+    def _die(self, dead: BackendDead) -> None:
+        """No more outputs will come: wake everybody who waits."""
+        if self._dead is not None:
+            return
+        self._dead = dead
+        while not self._unsent.empty():
+            self._unsent.get_nowait().sent(dead)
+        if self._engine is not None:
+            self._engine.fail_calls(dead)
+        self._something_ready.set()
+        self._received.set()
+
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run one of the two loops; whatever ends it is the end of the engine."""
+        try:
+            await work()
+        except BaseException as error:
+            dead = BackendDead(f"the vLLM engine of stage '{self._stage}' died: {str(error) or type(error).__name__}")
+            dead.__cause__ = error
+            self._die(dead)
+            if not isinstance(error, Exception):
+                raise
+
+    async def _receive_all(self) -> None:
+        engine = self._live_engine()
+        while True:
+            outputs, aborts = await engine.receive()
+            if aborts:  # they met a stop text, which only this side knows of
+                await self._unsent.put(_Message(partial(engine.send_abort, aborts), _ignore))
+            for output in outputs:
+                self._take(output)
+            self._received.set()
+
+    async def _send_all(self) -> None:
+        while True:
+            message = await self._unsent.get()
+            try:
+                await message.send()
+            except Exception as error:  # noqa: BLE001 - goes to whoever posted the message
+                message.sent(error)
+            except asyncio.CancelledError:  # also what a send on a dead engine's socket ends with
+                message.sent(BackendDead(f"the vLLM engine of stage '{self._stage}' is gone"))
+                raise
+            else:
+                message.sent(None)
+
+    def _take(self, output: RequestOutput) -> None:
+        """Put one output of vLLM where `next_outputs` finds it."""
+        job = self._by_name.get(output.request_id)
+        if job is None:
+            return
+        completion = output.outputs[0]
+        job.add(completion.text, completion.token_ids)
+        if completion.finish_reason == "error":
+            self._fail(job, "vLLM failed on this request")
+        elif completion.finish_reason is not None:
+            job.end(completion.finish_reason)
+        if job.has_output:
+            self._show(job)
+
+    def _after_send(self, job: RunningJob, error: Exception | None) -> None:
+        if error is not None and self._dead is None and self._engine is not None:
+            self._engine.forget(job.request_id)
+            self._fail(job, f"the prompt could not be sent to vLLM: {error}")
+
+    def _fail(self, job: RunningJob, message: str) -> None:
+        job.fail(ErrorRecord(kind=ErrorKind.STAGE_FAILED, scope=Scope.REQUEST, message=message, stage=self._stage))
+        self._show(job)
+
+    def _show(self, job: RunningJob) -> None:
+        job.taken.clear()
+        self._ready[job.key] = job
+        self._something_ready.set()
+
+    def _forget(self, job: RunningJob) -> None:
+        self._jobs.pop(job.key, None)
+        self._by_name.pop(str(job.key), None)
+        self._ready.pop(job.key, None)
+
+    async def _stop_in_engine(self, job: RunningJob) -> None:
+        """Stop a job in the engine, then in the output processor; when it raises, nothing was forgotten."""
+        if job.is_over:
+            return
+        engine = self._live_engine()
+        timeout_s = self._options.stop_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._send_abort(engine, job.request_id)
+                await self._wait_received(engine, await engine.confirm())
+        except TimeoutError as error:
+            record = ErrorRecord(
+                kind=ErrorKind.STOP_UNCONFIRMED,
+                scope=Scope.REQUEST,
+                message=f"vLLM did not confirm within {timeout_s:g} s that it stopped; stop it again",
+                stage=self._stage,
+                request_id=job.key.request,
+                awaited="stop confirmation",
+            )
+            raise StopUnconfirmedError(record, [job.key.request]) from error
+        if not job.is_over:
+            for output in engine.forget(job.request_id):
+                completion = output.outputs[0]
+                job.add_unseen(completion.text, completion.token_ids)
+
+    async def _send_abort(self, engine: Engine, request_id: str) -> None:
+        """Send an abort behind everything that was posted before, and wait until it is sent."""
+        sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await self._unsent.put(_Message(partial(engine.send_abort, [request_id]), partial(_settle, sent)))
+        await sent
+
+    async def _wait_received(self, engine: Engine, count: int) -> None:
+        """Wait until so many batches of outputs were taken in."""
+        while engine.received < count:
+            if self._dead is not None:
+                raise self._dead
+            self._received.clear()
+            await self._received.wait()
+
+    async def _wait_taken(self, job: RunningJob) -> None:
+        """Let `next_outputs` hand out what came before a stop; what nobody takes in time is dropped."""
+        try:
+            async with asyncio.timeout(_DELIVERY_TIMEOUT_S):
+                await job.taken.wait()
+        except TimeoutError:
+            log.warning("outputs of %s were not taken within %g s before its stop", job.key, _DELIVERY_TIMEOUT_S)
+
+
+def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _ignore(error: Exception | None) -> None:
+    """An abort of what has ended for its client: vLLM ends it at its length, if not now."""
+
+
+def run_in_thread(name: str, work: Callable[[], _T]) -> asyncio.Future[_T]:
+    """Run blocking `work` in a thread of its own, which does not keep the interpreter from exiting."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_T] = loop.create_future()
+
+    def deliver(outcome: _T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(cast(_T, outcome))
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        try:
+            outcome, error = work(), None
+        except BaseException as caught:  # noqa: BLE001 - it belongs to whoever awaits the future
+            outcome, error = None, caught
+        post(loop, deliver, outcome, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
