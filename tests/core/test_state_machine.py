@@ -1,0 +1,384 @@
+"""The whole core under random events: `core_model.Model` judges each step from outside.
+
+A second core gets the same events in batches, by `step` instead of `handle`, and must give the same effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from podium.core.admission import EngineLimits
+from podium.core.effects import Effect, StartJob
+from podium.core.events import (
+    AbortRequested,
+    AckLevel,
+    Event,
+    Finish,
+    FinishReason,
+    GateAction,
+    GateMoved,
+    InputAppended,
+    InputRejected,
+    JobOutput,
+    ReplicaDrained,
+    ReplicaJoined,
+    ReplicaLost,
+    RequestCancelled,
+    RequestSubmitted,
+    ShutdownRequested,
+    StageFailed,
+    StageProduced,
+    StageStarted,
+    StageStopped,
+    StopFailed,
+)
+from podium.core.graph import EdgeMode, EmptyPolicy, Graph, Limits, Source, Stage
+from podium.core.identity import ReplicaKey
+from podium.core.orchestrator import Orchestrator
+from podium.errors import ErrorKind
+from tests.support.core_model import Model
+from tests.support.core_world import a_loss, an_error, make_stage
+
+T = TypeVar("T")
+
+IDS = ("r0", "r1", "r2")
+STEPS_UNTIL_QUIET = 400
+"""Far more deadlines than any run can leave behind."""
+
+index = st.integers(0, 11)
+few = st.integers(0, 2)
+
+
+class Handle:
+    """A payload: equal to nothing but itself."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass
+class Producer:
+    """What one replica has to tell of one job: numbered chunks, and where they end once that is decided."""
+
+    start: StartJob
+    end: int | None = None
+    reason: FinishReason = FinishReason.STOP
+    told: set[int] = field(default_factory=set)
+
+    def output(self, offset: int, count: int, finish: FinishReason | None) -> JobOutput:
+        """A run of chunks from `offset` beyond what was told so far on; a finish only where it fits."""
+        first = max(0, len(self.told) + offset)
+        if self.end is not None:
+            first = min(first, self.end)
+            count = min(count, self.end - first)
+        chunks = tuple(Handle(f"{self.start.job}:{number}") for number in range(first, first + count))
+        self.told.update(range(first, first + count))
+        stop = first + count
+        if finish is not None and self.end is None and stop > max(self.told, default=-1):
+            self.end, self.reason = stop, finish
+        return JobOutput(self.start.job, first, chunks, Finish(self.reason) if stop == self.end else None)
+
+
+@st.composite
+def stage_limits(draw: st.DrawFn) -> Limits:
+    return Limits(
+        max_inflight=draw(st.integers(1, 2)),
+        max_queued=draw(st.integers(1, 3)),
+        max_buffered_chunks=draw(st.integers(2, 4)),
+        queue_timeout_s=8.0,
+        dispatch_timeout_s=3.0,
+        first_output_timeout_s=5.0,
+        chunk_timeout_s=4.0,
+        stop_timeout_s=2.0,
+        stuck_timeout_s=6.0,
+    )
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> tuple[Stage, ...]:
+    """Up to four stages: chains, fan-out, fan-in, with both kinds of edges; whatever has no consumer is final."""
+    names = "abcd"[: draw(st.sampled_from([1, 2, 2, 3, 3, 4]))]
+    sources: dict[str, list[Source]] = {}
+    for position, name in enumerate(names):
+        before = draw(st.lists(st.sampled_from(names[:position]), max_size=2, unique=True)) if position else []
+        sources[name] = [Source(one, draw(st.sampled_from(EdgeMode))) for one in before]
+    consumed = {source.stage for several in sources.values() for source in several}
+    return tuple(
+        make_stage(
+            name,
+            *sources[name],
+            output=f"out-{name}" if name not in consumed or draw(st.booleans()) else None,
+            on_empty=draw(st.sampled_from(EmptyPolicy)),
+            prewarm=draw(st.booleans()),
+            rerun=draw(st.booleans()),
+            limits=draw(stage_limits()),
+        )
+        for name in names
+    )
+
+
+class CoreMachine(RuleBasedStateMachine):
+    """Callers, replicas and time, all of them unreasonable."""
+
+    @initialize(pipeline=pipelines(), replicas=st.integers(1, 3), max_requests=st.integers(2, 3))
+    def build(self, pipeline: tuple[Stage, ...], replicas: int, max_requests: int) -> None:
+        limits = EngineLimits(max_requests=max_requests, hold_timeout_s=7.0, max_remembered=2)
+        graph = Graph(pipeline)
+        self.core, self.twin = Orchestrator(graph, limits), Orchestrator(graph, limits)
+        self.model = Model(graph.stages, limits)
+        self.stages = list(graph.stages)
+        self.outputs = list(graph.outputs)
+        self.now = 0.0
+        self.tickets: list[RequestSubmitted] = []
+        self.producers: list[Producer] = []
+        self.replicas: list[ReplicaKey] = []
+        self.history: list[Event] = []
+        self.calls = 0
+        self.batch: list[Event] | None = None
+        for name in self.stages:
+            for slot in range(replicas):
+                self.bring_up(ReplicaKey(name, slot, 0))
+
+    # How events reach the cores
+
+    def tell(self, *events: Event) -> None:
+        if self.batch is None:
+            self.flush(events)
+            return
+        self.batch += events
+        if len(self.batch) > 3:
+            self.end_batch()
+
+    def flush(self, events: Sequence[Event]) -> None:
+        told: list[Effect] = []
+        for event in events:
+            effects = self.core.handle(event, self.now)
+            self.look(event, effects)
+            told += effects
+        effects = self.core.expire(self.now)
+        self.look(None, effects)
+        told += effects
+        assert self.twin.step(events, self.now) == told, "a batch has other effects than its events one by one"
+        deadline = self.core.next_deadline()
+        assert deadline == self.twin.next_deadline()
+        assert deadline is None or deadline > self.now, "something is overdue after a step"
+        self.history += events
+
+    def look(self, event: Event | None, effects: Sequence[Effect]) -> None:
+        self.producers += [Producer(effect) for effect in effects if isinstance(effect, StartJob)]
+        self.model.observe(event, effects, self.now, self.core.statistics())
+
+    @precondition(lambda self: self.batch is None)
+    @rule()
+    def begin_batch(self) -> None:
+        self.batch = []
+
+    def end_batch(self) -> None:
+        events, self.batch = self.batch or [], None
+        self.flush(events)
+
+    # Callers
+
+    @rule(
+        name=st.sampled_from(IDS),
+        outputs=st.none() | st.lists(index, max_size=2),
+        priority=few,
+        deadline=st.none() | st.integers(1, 10),
+        input_open=st.booleans(),
+    )
+    def submit(
+        self, name: str, outputs: list[int] | None, priority: int, deadline: int | None, input_open: bool
+    ) -> None:
+        event = RequestSubmitted(
+            ticket=len(self.tickets) + 1,
+            request_id=name,
+            prompt=Handle(f"prompt-{len(self.tickets) + 1}"),
+            params={"a": "a's"},
+            outputs=None if outputs is None else tuple(pick([*self.outputs, "none"], one) for one in outputs),
+            priority=priority,
+            deadline=None if deadline is None else self.now + deadline,
+            input_open=input_open,
+        )
+        self.tickets.append(event)
+        self.tell(event)
+
+    @precondition(lambda self: self.tickets)
+    @rule(which=index, count=few, last=st.booleans())
+    def append_input(self, which: int, count: int, last: bool) -> None:
+        ticket = pick(self.tickets, which)
+        chunks = tuple(Handle(f"input-{ticket.ticket}") for _ in range(count))
+        self.tell(InputAppended(ticket.ticket, ticket.request_id, chunks, last))
+
+    @precondition(lambda self: self.tickets)
+    @rule(which=index)
+    def cancel(self, which: int) -> None:
+        ticket = pick(self.tickets, which)
+        self.tell(RequestCancelled(ticket.ticket, ticket.request_id))
+
+    @rule(
+        ids=st.lists(st.sampled_from((*IDS, "unknown")), max_size=3),
+        level=st.sampled_from(AckLevel),
+        timeout_s=st.integers(1, 6),
+    )
+    def abort(self, ids: list[str], level: AckLevel, timeout_s: int) -> None:
+        self.calls += 1
+        self.tell(AbortRequested(self.calls, tuple(ids), level, self.now + timeout_s))
+
+    @rule(
+        action=st.sampled_from([GateAction.OPEN, GateAction.OPEN, GateAction.HOLD, GateAction.REFUSE]),
+        which=st.lists(index, max_size=2),
+    )
+    def move_gate(self, action: GateAction, which: list[int]) -> None:
+        self.tell(GateMoved(action, tuple({pick([*self.stages, "unknown"], one) for one in which})))
+
+    @rule(really=st.integers(0, 19))
+    def shut_down(self, really: int) -> None:
+        if really == 19:
+            self.tell(ShutdownRequested(an_error("going down", ErrorKind.ENGINE_STOPPED)))
+
+    # Replicas
+
+    @precondition(lambda self: self.producers)
+    @rule(which=index)
+    def start(self, which: int) -> None:
+        start = pick(self.producers, which).start
+        self.tell(StageStarted(start.replica, start.job))
+
+    @precondition(lambda self: self.producers)
+    @rule(
+        which=index,
+        offset=st.sampled_from([0, 0, 0, 0, -1, -2, 1]),
+        count=few,
+        finish=st.sampled_from(
+            [None, None, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT, FinishReason.ERROR]
+        ),
+    )
+    def produce(self, which: int, offset: int, count: int, finish: FinishReason | None) -> None:
+        producer = pick(self.producers, which)
+        self.tell(StageProduced(producer.start.replica, (producer.output(offset, count, finish),)))
+
+    @precondition(lambda self: self.producers)
+    @rule(which=index, count=few)
+    def finish(self, which: int, count: int) -> None:
+        producer = pick(self.producers, which)
+        missing = min(set(range(len(producer.told) + 1)) - producer.told) - len(producer.told)
+        self.tell(StageProduced(producer.start.replica, (producer.output(missing, count, FinishReason.STOP),)))
+
+    @precondition(lambda self: self.producers)
+    @rule(which=index, counts=st.lists(few, min_size=1, max_size=3))
+    def produce_for_all(self, which: int, counts: list[int]) -> None:
+        """One delivery for all jobs that a replica ever had."""
+        replica = pick(self.producers, which).start.replica
+        jobs = [producer for producer in self.producers if producer.start.replica == replica][-3:]
+        outputs = tuple(job.output(0, count, None) for job, count in zip(jobs, counts, strict=False))
+        self.tell(StageProduced(replica, outputs))
+
+    @precondition(lambda self: self.producers)
+    @rule(which=index, partial=st.booleans())
+    def confirm_stop(self, which: int, partial: bool) -> None:
+        start = pick(self.producers, which).start
+        self.tell(StageStopped(start.replica, start.job, Handle(f"partial of {start.job}") if partial else None))
+
+    @precondition(lambda self: self.producers)
+    @rule(which=index)
+    def fail_to_stop(self, which: int) -> None:
+        start = pick(self.producers, which).start
+        self.tell(StopFailed(start.replica, start.job, an_error("the stop failed")))
+
+    @precondition(lambda self: self.producers)
+    @rule(which=index)
+    def fail_job(self, which: int) -> None:
+        start = pick(self.producers, which).start
+        self.tell(StageFailed(start.replica, start.job, an_error()))
+
+    @precondition(lambda self: self.producers)
+    @rule(which=index)
+    def reject_input(self, which: int) -> None:
+        start = pick(self.producers, which).start
+        self.tell(InputRejected(start.replica, start.job, an_error("bad input", ErrorKind.PROCESSOR_FAILED)))
+
+    @rule(which=index)
+    def lose_replica(self, which: int) -> None:
+        self.tell(ReplicaLost(pick(self.replicas, which), a_loss()))
+
+    @rule(which=index)
+    def drain_replica(self, which: int) -> None:
+        self.tell(ReplicaDrained(pick(self.replicas, which)))
+
+    @rule(which=index, newer=st.booleans())
+    def join_replica(self, which: int, newer: bool) -> None:
+        replica = pick(self.replicas, which)
+        self.bring_up(replica._replace(generation=replica.generation + newer))
+
+    def bring_up(self, replica: ReplicaKey) -> None:
+        if replica not in self.replicas:
+            self.replicas.append(replica)
+        self.tell(ReplicaJoined(replica))
+
+    @precondition(lambda self: self.history)
+    @rule(which=st.integers(0, 30))
+    def repeat_what_came(self, which: int) -> None:
+        """Anything that replicas said comes again, late; with payloads of its own."""
+        event = pick(self.history, which)
+        if isinstance(event, StageStarted | StageFailed | StopFailed | InputRejected | ReplicaLost | ReplicaDrained):
+            self.tell(event)
+        elif isinstance(event, StageStopped):
+            self.tell(msgspec.structs.replace(event, partial=Handle("late partial")))
+        elif isinstance(event, StageProduced):
+            outputs = (
+                msgspec.structs.replace(output, payloads=tuple(Handle(f"late {one}") for one in output.payloads))
+                for output in event.outputs
+            )
+            self.tell(msgspec.structs.replace(event, outputs=tuple(outputs)))
+
+    # Time
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 5.0]))
+    def let_time_pass(self, seconds: float) -> None:
+        self.end_batch()
+        self.now += seconds
+        self.tell()
+
+    @rule()
+    def reach_the_next_deadline(self) -> None:
+        self.end_batch()
+        self.now = self.core.next_deadline() or self.now
+        self.tell()
+
+    def teardown(self) -> None:
+        """Nobody answers any more: everything ends within its limits, and nothing is left."""
+        if not hasattr(self, "core"):  # the pipeline could not be drawn
+            return
+        self.end_batch()
+        for _ in range(STEPS_UNTIL_QUIET):
+            deadline = self.core.next_deadline()
+            if deadline is None:
+                break
+            self.now = deadline
+            self.tell()
+        self.model.check_is_over(self.core.statistics())
+
+
+def pick(things: Sequence[T], which: int) -> T:
+    """One of `things`, the newest for 0."""
+    return things[-1 - which % len(things)]
+
+
+TestCore = pytest.mark.rule(
+    "ORCH-INV-003", "ORCH-INV-100", "ORCH-INV-101", "ORCH-INV-102", "ORCH-INV-103", "ORCH-INV-104", "ORCH-INV-107",
+    "ORCH-INV-109", "ORCH-INV-110", "ORCH-INV-118", "ORCH-INV-201", "ORCH-INV-207", "ORCH-INV-209", "ORCH-INV-213",
+)(CoreMachine.TestCase)  # fmt: skip
+TestCore.settings = settings(
+    max_examples=max(300, settings.default.max_examples if settings.default else 0), stateful_step_count=40
+)
