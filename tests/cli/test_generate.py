@@ -134,8 +134,8 @@ def test_everything_that_was_typed_reaches_the_engine(run: Run, tmp_path: Path) 
         engine,
         "hi",
         *("--outputs", "text, speech", "--deadline", "2.5", "--priority", "-1", "--request-id", "mine"),
-        *("--param", "thinker.max_tokens=5", "--param", "thinker.stop=[a, b]", "--param", "speaker.voice=tom"),
-        *("--param", "speaker.loud=true", "--journal", str(tmp_path / "logs" / "steps.journal")),
+        *("--param", "thinker.delay_s=5", "--param", "speaker.tone_s=0.5"),
+        *("--journal", str(tmp_path / "logs" / "steps.journal")),
     )
 
     assert engine.opened == [("echo", tmp_path / "logs" / "steps.journal")]
@@ -143,7 +143,7 @@ def test_everything_that_was_typed_reaches_the_engine(run: Run, tmp_path: Path) 
         {
             "prompt": "hi",
             "outputs": ("text", "speech"),
-            "params": {"thinker": {"max_tokens": 5, "stop": ["a", "b"]}, "speaker": {"voice": "tom", "loud": True}},
+            "params": {"thinker": {"delay_s": 5}, "speaker": {"tone_s": 0.5}},
             "deadline_s": 2.5,
             "priority": -1,
             "request_id": "mine",
@@ -180,6 +180,9 @@ def test_the_prompt_comes_from_standard_input_or_a_file(run: Run, tmp_path: Path
         (["hi", "--param", "seed=1"], "--param seed=1: is not stage.name=value;"),
         (["hi", "--param", "a.b"], "--param a.b: is not stage.name=value;"),
         (["hi", "--journal", "/dev/null/steps"], "--journal /dev/null/steps: cannot be written: File exists;"),
+        (["hi", "--deadline", "0"], "--deadline: 0.0 is no positive number of seconds"),
+        (["hi", "--outputs", "video"], "outputs: this pipeline has no output 'video'; ask for some of: text, speech"),
+        (["hi", "--param", "thinkr.delay_s=1"], "params: unknown stage 'thinkr'; did you mean 'thinker'?"),
         (["hi", "--param", "a.b={"], "--param a.b={: the value cannot be read;"),
     ],
 )

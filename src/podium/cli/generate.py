@@ -26,6 +26,7 @@ from podium.cli.start_progress import StartProgress
 from podium.core.effects import Outcome
 from podium.errors import PodiumError, RequestError
 from podium.runtime.config import PipelineConfig
+from podium.runtime.preparation import RequestPreparation, checked_limit_s
 
 ABORT_TIMEOUT_S = 10.0
 """For how long an interrupted request may take to stop, and then to hand over what it has."""
@@ -79,6 +80,7 @@ def generate(
         )
         config = bootstrap.load_pipeline(pipeline)
         bootstrap.check_requirements(config)
+        check_order(config, order)
     except PodiumError as error:
         result.problem = problem_of(error)
         view.finish(result)
@@ -146,6 +148,16 @@ class View:
     def _write(self, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+def check_order(config: PipelineConfig, order: Order) -> None:
+    """Raise InvalidRequestError for what the engine would refuse anyway, before it takes its time to start."""
+    preparation = RequestPreparation(bootstrap.assemble(config), None)
+    preparation.prompt(order.prompt)
+    preparation.outputs(order.outputs)
+    preparation.params(order.params)
+    if order.deadline_s is not None:
+        checked_limit_s(order.deadline_s, "--deadline")
 
 
 async def run_order(config: PipelineConfig, order: Order, result: Result, view: View) -> None:
