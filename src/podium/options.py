@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -23,18 +24,33 @@ def read_options(struct: type[S], values: Mapping[str, object], where: str = "op
 
     Raises ConfigurationError with a fault for each unknown, missing or unfit value.
     """
-    faults = find_faults(struct, values, where)
-    if faults:
-        raise ConfigurationError(where, faults)
-    return msgspec.convert(dict(values), struct)
+    made = _make(struct, values)
+    if made is None:
+        raise ConfigurationError(where, find_faults(struct, values, where))
+    return made
 
 
 def read_params(struct: type[S], values: Mapping[str, object], where: str = "params") -> S:
     """Make a `struct` of a caller's `values`. Raises InvalidRequestError that names every fault."""
-    faults = find_faults(struct, values, where)
-    if faults:
-        raise InvalidRequestError.because("; ".join(str(fault) for fault in faults))
-    return msgspec.convert(dict(values), struct)
+    made = _make(struct, values)
+    if made is None:
+        raise InvalidRequestError.because("; ".join(str(fault) for fault in find_faults(struct, values, where)))
+    return made
+
+
+def _make(struct: type[S], values: Mapping[str, object]) -> S | None:
+    """A `struct` of `values`; None when there is any fault. This is all that a good request costs."""
+    if not _names(struct).issuperset(values):
+        return None
+    try:
+        return msgspec.convert(dict(values), struct)
+    except msgspec.ValidationError:
+        return None
+
+
+@lru_cache
+def _names(struct: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(field.encode_name for field in msgspec.structs.fields(struct))
 
 
 def find_faults(struct: type[msgspec.Struct], values: Mapping[str, object], where: str) -> list[Fault]:

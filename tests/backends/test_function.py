@@ -206,8 +206,10 @@ async def test_blocking_code_never_runs_on_the_loop() -> None:
         (
             {"function": "no_such_package:run"},
             [
-                "options.function: 'no_such_package:run' cannot be imported: ModuleNotFoundError: "
-                + "No module named 'no_such_package'; install or correct the module 'no_such_package'"
+                (
+                    "options.function: 'no_such_package:run' cannot be imported: ModuleNotFoundError: "
+                    "No module named 'no_such_package'; install or correct the module 'no_such_package'"
+                )
             ],
         ),
         (
