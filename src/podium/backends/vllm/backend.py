@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from podium.backends.vllm import options as vllm_options
 from podium.backends.vllm.engine import Engine, client_errors
 from podium.backends.vllm.jobs import RunningJob
 from podium.backends.vllm.options import VllmOptions, VllmParams
+from podium.backends.vllm.side_thread import SideThread
 from podium.backends.vllm.start import Start
-from podium.backends.worker_threads import post
 from podium.core.graph import Modality, StageKind
 from podium.core.identity import JobKey, Payload
 from podium.errors import ErrorKind, ErrorRecord, InvalidRequestError, Scope, StopUnconfirmedError
 from podium.payloads import Text
 from podium.ports.stage_backend import BackendDead, BackendOutput, Capabilities, Placement, StageTask
+from podium.tasks import OwnedTask
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 
 _MAX_UNSENT = 65536
 _DELIVERY_TIMEOUT_S = 5.0
-
-_T = TypeVar("_T")
 
 
 class _Message(NamedTuple):
@@ -71,7 +69,7 @@ class VllmBackend:
         self._stage = stage
         self._options = options
         self._start: Start | None = None
-        self._starting: asyncio.Future[Engine] | None = None
+        self._starting: SideThread[Engine] | None = None
         self._engine: Engine | None = None
         self._jobs: dict[JobKey, RunningJob] = {}
         self._by_name: dict[str, RunningJob] = {}
@@ -80,12 +78,18 @@ class VllmBackend:
         self._unsent: asyncio.Queue[_Message] = asyncio.Queue(_MAX_UNSENT)
         self._received = asyncio.Event()
         self._dead: BackendDead | None = None
-        self._loops: tuple[asyncio.Task[None], ...] = ()
+        self._receiver = OwnedTask(f"vllm receiver of {stage}", self._lose)
+        self._sender = OwnedTask(f"vllm sender of {stage}", self._lose)
         self._closing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         state = "dead" if self._dead else "new" if self._engine is None else "up"
         return f"<VllmBackend {self._stage} {state} jobs={len(self._jobs)} ready={len(self._ready)}>"
+
+    @property
+    def job_count(self) -> int:
+        """How many jobs it keeps anything of."""
+        return len(self._jobs)
 
     @property
     def process_ids(self) -> tuple[int, ...]:
@@ -97,20 +101,17 @@ class VllmBackend:
         if self._start is not None or self._dead is not None:
             raise BackendDead(f"the engine of stage '{self._stage}' was started or closed before")
         self._start = Start(self._stage, self._options)
-        self._starting = run_in_thread(f"vllm-start-{self._stage}", self._start.run)
+        self._starting = SideThread(f"vllm start of {self._stage}", self._start.run)
         try:
-            engine = await asyncio.shield(self._starting)
+            engine = await self._starting.wait()
         except asyncio.CancelledError:
             await self.close()
             raise
         if self._dead is not None:  # closed meanwhile; close() takes the engine down
             raise self._dead
         self._engine = engine
-        loop = asyncio.get_running_loop()
-        self._loops = (
-            loop.create_task(self._run(self._receive_all), name=f"vllm-receiver-{self._stage}"),
-            loop.create_task(self._run(self._send_all), name=f"vllm-sender-{self._stage}"),
-        )
+        self._receiver.start(self._receive_all())
+        self._sender.start(self._send_all())
 
     def submit(self, task: StageTask) -> None:
         """Take a job. Raises InvalidRequestError for a prompt or parameters that the model cannot take."""
@@ -129,12 +130,12 @@ class VllmBackend:
         engine.register(request)
         job = RunningJob(task.job, request.request_id, prompt_tokens=len(request.prompt_token_ids))
         self._jobs[task.job] = self._by_name[str(task.job)] = job
-
         self._unsent.put_nowait(_Message(partial(engine.send, request), partial(self._after_send, job)))
 
     def feed(self, job: JobKey, inputs: Sequence[Payload]) -> None:  # noqa: ARG002 - the port's shape
-        """Jobs are submitted with all of their input."""
-        raise ValueError(f"job {job} takes no more input: this backend takes a prompt as a whole")
+        """Jobs are submitted with all of their input; raises ValueError for a running one."""
+        if job in self._jobs:
+            raise ValueError(f"job {job} takes no more input: this backend takes a prompt as a whole")
 
     def end_input(self, job: JobKey) -> None:
         """Jobs are submitted with all of their input."""
@@ -149,7 +150,11 @@ class VllmBackend:
             return None
         async with running.stopping:
             if self._jobs.get(job) is running:
-                await self._stop_in_engine(running)
+                try:
+                    await self._stop_in_engine(running)
+                finally:
+                    if running.is_over and job not in self._ready:  # it ended meanwhile, and its end was taken
+                        self._forget(running)
                 await self._wait_taken(running)
                 self._forget(running)
         return running.everything
@@ -193,14 +198,16 @@ class VllmBackend:
         engine = self._engine
         if engine is None and self._start is not None and self._starting is not None:
             timeout_s = self._start.abandon()
-            await asyncio.wait([self._starting], timeout=timeout_s)
-            if self._starting.done() and self._starting.exception() is None:
-                engine = self._starting.result()
-        for task in self._loops:
-            task.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+            is_done = await self._starting.is_done_within(timeout_s)
+            if is_done and self._starting.outcome.exception() is None:
+                engine = self._starting.outcome.result()
+        await self._receiver.close()
+        await self._sender.close()
+        for table in (self._jobs, self._by_name, self._ready):
+            table.clear()
         if engine is not None:
-            await run_in_thread(f"vllm-close-{self._stage}", partial(engine.shutdown, self._options.close_timeout_s))
+            shutdown = partial(engine.shutdown, self._options.close_timeout_s)
+            await SideThread(f"vllm close of {self._stage}", shutdown).wait()
 
     def _live_engine(self) -> Engine:
         if self._dead is not None:
@@ -221,16 +228,11 @@ class VllmBackend:
         self._something_ready.set()
         self._received.set()
 
-    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run one of the two loops; whatever ends it is the end of the engine."""
-        try:
-            await work()
-        except BaseException as error:
-            dead = BackendDead(f"the vLLM engine of stage '{self._stage}' died: {str(error) or type(error).__name__}")
-            dead.__cause__ = error
-            self._die(dead)
-            if not isinstance(error, Exception):
-                raise
+    def _lose(self, error: BaseException) -> None:
+        """Whatever ends the sender or the receiver is the end of the engine."""
+        dead = BackendDead(f"the vLLM engine of stage '{self._stage}' died: {str(error) or type(error).__name__}")
+        dead.__cause__ = error
+        self._die(dead)
 
     async def _receive_all(self) -> None:
         engine = self._live_engine()
@@ -249,9 +251,14 @@ class VllmBackend:
                 await message.send()
             except Exception as error:  # noqa: BLE001 - goes to whoever posted the message
                 message.sent(error)
-            except asyncio.CancelledError:  # also what a send on a dead engine's socket ends with
-                message.sent(BackendDead(f"the vLLM engine of stage '{self._stage}' is gone"))
-                raise
+            except asyncio.CancelledError as error:
+                if self._dead is not None:
+                    message.sent(self._dead)
+                    raise
+                # A send on the socket of an engine that died is cancelled by its owner, not by ours.
+                lost = ConnectionError("the connection to its process was closed")
+                message.sent(lost)
+                raise lost from error
             else:
                 message.sent(None)
 
@@ -275,8 +282,18 @@ class VllmBackend:
             self._fail(job, f"the prompt could not be sent to vLLM: {error}")
 
     def _fail(self, job: RunningJob, message: str) -> None:
-        job.fail(ErrorRecord(kind=ErrorKind.STAGE_FAILED, scope=Scope.REQUEST, message=message, stage=self._stage))
+        job.fail(self._record(job, ErrorKind.STAGE_FAILED, message))
         self._show(job)
+
+    def _record(self, job: RunningJob, kind: ErrorKind, message: str, awaited: str | None = None) -> ErrorRecord:
+        return ErrorRecord(
+            kind=kind,
+            scope=Scope.REQUEST,
+            message=message,
+            stage=self._stage,
+            request_id=job.key.request,
+            awaited=awaited,
+        )
 
     def _show(self, job: RunningJob) -> None:
         job.taken.clear()
@@ -299,14 +316,8 @@ class VllmBackend:
                 await self._send_abort(engine, job.request_id)
                 await self._wait_received(engine, await engine.confirm())
         except TimeoutError as error:
-            record = ErrorRecord(
-                kind=ErrorKind.STOP_UNCONFIRMED,
-                scope=Scope.REQUEST,
-                message=f"vLLM did not confirm within {timeout_s:g} s that it stopped; stop it again",
-                stage=self._stage,
-                request_id=job.key.request,
-                awaited="stop confirmation",
-            )
+            message = f"vLLM did not confirm within {timeout_s:g} s that it stopped '{job.key.request}'; stop it again"
+            record = self._record(job, ErrorKind.STOP_UNCONFIRMED, message, "stop confirmation")
             raise StopUnconfirmedError(record, [job.key.request]) from error
         if not job.is_over:
             for output in engine.forget(job.request_id):
@@ -347,27 +358,3 @@ def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
 
 def _ignore(error: Exception | None) -> None:
     """An abort of what has ended for its client: vLLM ends it at its length, if not now."""
-
-
-def run_in_thread(name: str, work: Callable[[], _T]) -> asyncio.Future[_T]:
-    """Run blocking `work` in a thread of its own, which does not keep the interpreter from exiting."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[_T] = loop.create_future()
-
-    def deliver(outcome: _T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(cast(_T, outcome))
-        else:
-            future.set_exception(error)
-
-    def run() -> None:
-        try:
-            outcome, error = work(), None
-        except BaseException as caught:  # noqa: BLE001 - it belongs to whoever awaits the future
-            outcome, error = None, caught
-        post(loop, deliver, outcome, error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return future
