@@ -59,6 +59,7 @@ class Journal:
     def __init__(
         self, path: str | Path, *, keeps_payloads: bool = False, max_bytes: int = 64 << 20, max_files: int = 4
     ) -> None:
+        """Prepare to write to `path`; raises ConfigurationError when that is not possible."""
         self._path = Path(path)
         self._keeps_payloads = keeps_payloads
         self._max_bytes = max_bytes
@@ -67,6 +68,12 @@ class Journal:
         self._core: Orchestrator | None = None
         self._file: BinaryIO | None = None
         self._size = 0
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.open("ab").close()
+        except OSError as error:
+            problem = f"cannot be written: {error.strerror or error}"
+            raise _unusable(self._path, problem, "give a path that can be written") from error
 
     def __repr__(self) -> str:
         return f"<Journal {self._path}, {self._size} bytes>"
@@ -129,7 +136,6 @@ class Journal:
     def _begin(self, core: Orchestrator) -> None:
         stages = tuple(core.graph.stages.values())
         header = Header(format=FORMAT, stages=stages, limits=core.limits, snapshot=core.snapshot())
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._path.open("wb")
         self._size = 0
         self._write(header)
@@ -196,22 +202,22 @@ def _read_lines(path: Path) -> Iterator[bytes]:
         with path.open("rb") as file:
             yield from file
     except OSError as error:
-        raise _unreadable(path, f"cannot be read: {error.strerror or error}", "give the path of a journal") from error
+        raise _unusable(path, f"cannot be read: {error.strerror or error}", "give the path of a journal") from error
 
 
 def _read_header(path: str | Path, line: bytes) -> Header:
     try:
         header = msgspec.json.decode(line, type=Header)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise _unreadable(path, f"is no journal of podium: {error}", "give a file that an engine wrote") from error
+        raise _unusable(path, f"is no journal of podium: {error}", "give a file that an engine wrote") from error
     if header.format != FORMAT:
-        raise _unreadable(
+        raise _unusable(
             path, f"has format {header.format}, not {FORMAT}", "replay it with the podium version that wrote it"
         )
     return header
 
 
-def _unreadable(path: str | Path, problem: str, remedy: str) -> ConfigurationError:
+def _unusable(path: str | Path, problem: str, remedy: str) -> ConfigurationError:
     return ConfigurationError("journal", [Fault(str(path), problem, remedy)])
 
 
