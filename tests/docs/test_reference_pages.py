@@ -17,8 +17,8 @@ from podium.runtime.pipeline_file import PIPELINE_KEYS, STAGE_KEYS, parse_pipeli
 from tests.runtime.fake_catalog import FakeCatalog
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-COMMAND_LINE = (DOCS / "command-line.md").read_text(encoding="utf-8")
-PIPELINE_FILES = (DOCS / "pipeline-files.md").read_text(encoding="utf-8")
+COMMAND_LINE = (DOCS / "cli.md").read_text(encoding="utf-8")
+PIPELINE_FILES = (DOCS / "pipelines.md").read_text(encoding="utf-8")
 
 
 def rows(page: str) -> dict[str, list[str]]:
