@@ -5,6 +5,7 @@ Verbs import what is heavy when they run, so that help and completion are quick.
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 from typing import Annotated
 
@@ -37,11 +38,13 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def podium(
-    show_version: Annotated[
+    show_version: Annotated[  # noqa: ARG001 - an option is declared as a parameter
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Runs pipelines of several engines: text, speech and images from one request."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as with `python -m`: a pipeline file may name modules that lie where one works
 
 
 app.command()(generate)

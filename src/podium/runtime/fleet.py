@@ -91,13 +91,18 @@ class Fleet:
     async def _start_one(self, spec: ReplicaSpec) -> None:
         stage = spec.key.stage
         self._on_progress(stage, "starting")
+        limit = asyncio.timeout(spec.start_timeout_s)
         try:
             client = self._clients[spec.key] = spec.make_client()
-            async with asyncio.timeout(spec.start_timeout_s):
+            async with limit:
                 await client.start(self._sink)
-        except TimeoutError as error:
-            raise StartError(stage, f"not ready after {spec.start_timeout_s:g} s (limits.start_timeout_s)") from error
-        except Exception as error:
+        except StartError:
+            raise
+        except Exception as error:  # foreign code; whatever it raises, the start names the stage
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise StartError(
+                    stage, f"not ready after {spec.start_timeout_s:g} s (limits.start_timeout_s)"
+                ) from error
             raise StartError(stage, f"{type(error).__name__}: {error}") from error
         self._on_progress(stage, "ready")
 
