@@ -85,7 +85,12 @@ def test_core_and_ports_know_their_types(path: Path) -> None:
 
 @every_module
 def test_tasks_live_in_groups(path: Path) -> None:
-    """`group.create_task(...)`, where the name says that it is a group; never on a loop or on asyncio itself."""
+    """`group.create_task(...)`, where the name says that it is a group; never on a loop or on asyncio itself.
+
+    The one task that is in no group is an `OwnedTask`, which has an owner instead.
+    """
+    if path == SOURCE / "tasks.py":
+        return
     bare = [
         call.lineno
         for call, target, name in calls(tree_of(path))

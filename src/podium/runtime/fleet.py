@@ -57,9 +57,9 @@ class Fleet:
     async def start(self) -> None:
         """Start every replica, at the same time. Raises StartError of the first that fails, and closes the others."""
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with asyncio.TaskGroup() as group:
                 for spec in self._specs:
-                    tasks.create_task(self._start_one(spec))
+                    group.create_task(self._start_one(spec))
         except BaseExceptionGroup as failures:
             await self.close()
             raise _first(failures) from failures
@@ -81,9 +81,9 @@ class Fleet:
         """Close every replica, at the same time; each within the limit. Idempotent."""
         clients = list(self._clients.values())
         self._clients.clear()
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as group:
             for client in clients:
-                tasks.create_task(self._close_one(client))
+                group.create_task(self._close_one(client))
         for retiring in list(self._retiring.values()):
             await retiring.wait()
         self._retiring.clear()

@@ -138,8 +138,8 @@ class _Batch:
         self._advance = advance
 
     async def run(self, items: Sequence[tuple[object, StageParams | None]]) -> list[OmniResult]:
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(self._run_one(prompt, params)) for prompt, params in items]
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(self._run_one(prompt, params)) for prompt, params in items]
         return [task.result() for task in running]
 
     async def _run_one(self, prompt: object, params: StageParams | None) -> OmniResult:

@@ -65,7 +65,7 @@ class StageWorker:
         self._capabilities = backend.capabilities
         self._open_inputs: dict[JobKey, _OpenInput] = {}
         self._stopping: set[JobKey] = set()
-        self._tasks: asyncio.TaskGroup | None = None
+        self._group: asyncio.TaskGroup | None = None
         self._is_lost = False
 
     def __repr__(self) -> str:
@@ -73,8 +73,8 @@ class StageWorker:
 
     async def run(self) -> None:
         """Push what the backend produces, until it is dead; then push its loss and return."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
+        async with asyncio.TaskGroup() as group:
+            self._group = group
             try:
                 while not self._is_lost:
                     self._push(await self._backend.next_outputs())
@@ -205,14 +205,14 @@ class StageWorker:
         self._sink(InputRejected(self._replica, job, error))
 
     def _stop(self, job: JobKey) -> None:
-        if job in self._stopping or self._tasks is None or self._is_lost:
+        if job in self._stopping or self._group is None or self._is_lost:
             return
         open_input = self._open_inputs.pop(job, None)
         if open_input is not None and open_input.held is not None:
             self._sink(StageStopped(self._replica, job))
             return
         self._stopping.add(job)
-        self._tasks.create_task(self._stop_backend(job))
+        self._group.create_task(self._stop_backend(job))
 
     async def _stop_backend(self, job: JobKey) -> None:
         try:
