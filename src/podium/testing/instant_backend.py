@@ -1,0 +1,167 @@
+"""A stage backend that answers at once: for measuring what everything around a backend costs.
+
+It hands out outputs as an engine's steps do, one for each running job and step, each step in a turn of the loop of its
+own. It has no engine, and no behaviour worth testing beyond that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from podium.core.events import Finish, FinishReason, JobOutput
+from podium.core.graph import DELIVERABLE, StageKind
+from podium.core.identity import JobKey, Payload
+from podium.errors import InvalidRequestError
+from podium.options import read_options, read_params
+from podium.payloads import Text
+from podium.ports.stage_backend import BackendDead, Capabilities, Placement, StageTask
+
+HOLD = Text("hold this job open until it is stopped")
+"""A job that gets this among its inputs gives nothing: that is how requests are kept open."""
+PIECE = Text("piece")
+"""Every output."""
+FINISH = Finish(FinishReason.STOP)
+
+
+class InstantOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A job gives `outputs` pieces once its input is complete; with 0 it gives one for each item of its input."""
+
+    outputs: int = 1
+
+
+class NoParams(msgspec.Struct, frozen=True):
+    """Nothing can be set."""
+
+
+class _Run:
+    """One job: how many outputs it owes, and whether more input may come."""
+
+    __slots__ = ("given", "is_closed", "owed")
+
+    def __init__(self, owed: int, *, is_closed: bool) -> None:
+        self.owed = owed
+        self.given = 0
+        self.is_closed = is_closed
+
+
+class InstantBackend:
+    """Runs on the engine's loop, which `loop` is once it is loaded. `given` counts outputs, `steps` batches of them."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        kinds=frozenset(StageKind),
+        produces=DELIVERABLE,
+        streams_input=True,
+        partial_on_stop=False,
+        placement=Placement.LOOP,
+    )
+
+    def __init__(self, stage: str = "instant", options: Payload = None) -> None:
+        """`options` None is the same as `InstantOptions()`."""
+        checked = InstantOptions() if options is None else options
+        assert isinstance(checked, InstantOptions), "options come from parse_options"
+        self._stage = stage
+        self._outputs = checked.outputs
+        self._runs: dict[JobKey, _Run] = {}
+        self._ready: dict[JobKey, _Run] = {}
+        self._changed = asyncio.Event()
+        self._is_closed = False
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.given = 0
+        self.steps = 0
+
+    def __repr__(self) -> str:
+        return f"<InstantBackend {self._stage}, {len(self._runs)} jobs, {len(self._ready)} with outputs to give>"
+
+    @classmethod
+    def parse_options(cls, values: Mapping[str, object]) -> InstantOptions:
+        """Check the options. Raises ConfigurationError."""
+        return read_options(InstantOptions, values)
+
+    @classmethod
+    def parse_params(cls, options: Payload, values: Mapping[str, object]) -> NoParams:  # noqa: ARG003 - the port
+        """Refuse every parameter. Raises InvalidRequestError."""
+        return read_params(NoParams, values)
+
+    async def load(self) -> None:
+        """Know the loop."""
+        self.loop = asyncio.get_running_loop()
+
+    def submit(self, task: StageTask) -> None:
+        """Take a job."""
+        held = HOLD in task.inputs
+        owed = self._outputs if self._outputs and not task.input_open else 0
+        run = self._runs[task.job] = _Run(owed or self._owed(task.inputs), is_closed=not task.input_open and not held)
+        if not held:
+            self._note(task.job, run)
+
+    def feed(self, job: JobKey, inputs: Sequence[Payload]) -> None:
+        """Owe an output for each item, unless the number of outputs is fixed."""
+        run = self._runs.get(job)
+        if run is not None:
+            run.owed += self._owed(inputs)
+            self._note(job, run)
+
+    def end_input(self, job: JobKey) -> None:
+        """Finish once everything owed was given."""
+        run = self._runs.get(job)
+        if run is not None:
+            run.is_closed = True
+            run.owed += self._outputs
+            self._note(job, run)
+
+    async def stop(self, job: JobKey) -> Payload:
+        """Forget a job."""
+        self._runs.pop(job, None)
+        self._ready.pop(job, None)
+        return None
+
+    async def next_outputs(self) -> Sequence[JobOutput]:
+        """Wait for a job that owes something; then one step: an output of each job that owes any."""
+        if self._ready:
+            await asyncio.sleep(0)  # no engine makes two steps in one turn of somebody else's loop
+        while not self._ready:
+            if self._is_closed:
+                raise BackendDead("the backend is closed")
+            self._changed.clear()
+            await self._changed.wait()
+        ready, self._ready = self._ready, {}
+        self.steps += 1
+        return [self._step(job, run) for job, run in ready.items()]
+
+    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:  # noqa: ARG002 - the port
+        """There is nothing to call."""
+        raise InvalidRequestError.because(f"method: unknown '{method}'; this backend has none", stage=self._stage)
+
+    async def close(self) -> None:
+        """Forget everything."""
+        self._is_closed = True
+        self._runs.clear()
+        self._ready.clear()
+        self._changed.set()
+
+    def _owed(self, inputs: Sequence[Payload]) -> int:
+        return 0 if self._outputs else len(inputs)
+
+    def _note(self, job: JobKey, run: _Run) -> None:
+        if run.owed or run.is_closed:
+            self._ready[job] = run
+            self._changed.set()
+
+    def _step(self, job: JobKey, run: _Run) -> JobOutput:
+        sequence = run.given
+        payloads: tuple[Payload, ...] = ()
+        if run.owed:
+            run.owed -= 1
+            run.given += 1
+            self.given += 1
+            payloads = (PIECE,)
+        if run.owed:
+            self._ready[job] = run
+        elif run.is_closed:
+            del self._runs[job]
+            return JobOutput(job, sequence, payloads, FINISH)
+        return JobOutput(job, sequence, payloads)
