@@ -76,14 +76,15 @@ class BackendConformance(ABC):
         async def run() -> None:
             async with self.loaded() as (backend, watch):
                 await test(backend, watch)
-            assert watch.faults == []
+            assert not watch.faults, f"the port was breached: {watch.faults}"
             assert self.count_jobs(backend) == 0, f"jobs are left: {backend!r}"
 
         self.check_nothing_left(run)
 
     def check_nothing_left(self, run: Callable[[], Coroutine[object, object, None]]) -> None:
         """Run a coroutine; no task, thread or process of it may be left."""
-        assert run_and_find_leftovers(run, self.limit_s, self.is_foreign_thread) == []
+        left = run_and_find_leftovers(run, self.limit_s, self.is_foreign_thread)
+        assert not left, f"left behind: {left}"
 
     @contextlib.asynccontextmanager
     async def loaded(self) -> AsyncIterator[tuple[StageBackend, BackendWatch]]:

@@ -27,7 +27,10 @@ def run_and_find_leftovers(
         left.extend(f"task {task.get_name()}" for task in asyncio.all_tasks() if task is not asyncio.current_task())
 
     asyncio.run(run_within_limit())
-    left += [f"thread {thread.name}" for thread in set(threading.enumerate()) - threads if not is_foreign(thread.name)]
+    for thread in set(threading.enumerate()) - threads:
+        if not is_foreign(thread.name):
+            thread.join(timeout=2)  # it may have said that it is done, and be about to return
+            left += [f"thread {thread.name}"] if thread.is_alive() else []
     left += [f"process {process}" for process in child_processes() - processes]
     return left
 
