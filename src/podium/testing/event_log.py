@@ -1,4 +1,7 @@
-"""Takes the events that a stage client pushes, from whatever thread, and lets a test wait for them."""
+"""Takes the events that a stage client pushes, from whatever thread, and lets a test wait for them.
+
+It is the driver's inbox in the conformance suite; it does nothing about what it hears.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An input processor that passes items on, and raises where an item tells it to."""
+"""An input processor that passes items on, and raises where an item tells it to.
+
+Its items are plain data, so that they work wherever the processor runs.
+"""
 
 from __future__ import annotations
 

@@ -10,13 +10,17 @@ import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
+ENDING_S = 2.0
+"""So long, in seconds, may a thread take to return once it has said that it is done."""
+
 
 def run_and_find_leftovers(
     run: Callable[[], Coroutine[object, object, None]], limit_s: float, is_foreign: Callable[[str], bool]
 ) -> list[str]:
     """Run a coroutine in a loop of its own, for at most `limit_s` seconds, and name what it left.
 
-    `is_foreign` says of a thread's name that it is not the code's own. Raises TimeoutError past the limit.
+    `is_foreign` says of a thread's name that it is not the code's own. Raises TimeoutError past the limit; a failure in
+    a task group is raised as itself, so that a test says what went wrong.
     """
     threads, processes = set(threading.enumerate()), child_processes()
     left: list[str] = []
@@ -26,13 +30,22 @@ def run_and_find_leftovers(
             await run()
         left.extend(f"task {task.get_name()}" for task in asyncio.all_tasks() if task is not asyncio.current_task())
 
-    asyncio.run(run_within_limit())
+    try:
+        asyncio.run(run_within_limit())
+    except BaseExceptionGroup as group:
+        raise _only_failure(group) from None
     for thread in set(threading.enumerate()) - threads:
         if not is_foreign(thread.name):
-            thread.join(timeout=2)  # it may have said that it is done, and be about to return
+            thread.join(ENDING_S)
             left += [f"thread {thread.name}"] if thread.is_alive() else []
     left += [f"process {process}" for process in child_processes() - processes]
     return left
+
+
+def _only_failure(failure: BaseException) -> BaseException:
+    while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
+        failure = failure.exceptions[0]
+    return failure
 
 
 def child_processes() -> frozenset[int]:
