@@ -49,9 +49,6 @@ def end_request(state: CoreState, request: Request, trigger: RequestTrigger, err
     del state.requests[request.id]
     state.held.pop(request.id, None)
     state.remember(request.id)
-    for call in request.abort_calls:
-        _note(state, call, _abort_record(request, error))
-    request.abort_calls.clear()
     outcome = _OUTCOMES[request.state]
     match outcome:
         case Outcome.COMPLETED:
@@ -62,6 +59,9 @@ def end_request(state: CoreState, request: Request, trigger: RequestTrigger, err
             state.counters.aborted += 1
     timings = {job.stage.name: job.timings() for job in request.jobs}
     state.effects.append(EndRequest(request.ticket, request.id, outcome, state.now, error, timings))
+    for call in request.abort_calls:
+        _note(state, call, _abort_record(request, error))
+    request.abort_calls.clear()
     request.jobs = ()
 
 
@@ -287,9 +287,7 @@ def _cancel_job(state: CoreState, job: Job) -> None:
 
 
 def _post_stop(state: CoreState, job: Job) -> None:
-    assert job.replica is not None
-    assert job.key is not None
-    state.effects.append(StopJob(job.replica.key, job.key))
+    state.effects.append(StopJob(*job.place()))
 
 
 def _can_run_again(job: Job) -> bool:
