@@ -79,6 +79,15 @@ def test_lines_and_lists() -> None:
     ]
 
 
+def test_a_paragraph_ends_what_an_abbreviation_would_not() -> None:
+    assert cut("We sell pens, etc.\n\nand books from 9 a.m.\n\n...") == [
+        "We sell pens, etc.",
+        "and books from 9 a.m.",
+        "...",
+    ]
+    assert cut("We met Dr.\nWho.") == ["We met Dr.\nWho."], "a line alone is not enough"
+
+
 def test_a_sentence_is_given_as_soon_as_it_is_certain() -> None:
     cutter = SentenceCutter(Lengths(4, 240))
     assert cutter.feed("One is here.") == [], "3.14 or a quotation mark may follow"
