@@ -1,8 +1,8 @@
 """Reads the pages of the documentation and runs what they show, as a reader would who copies block after block.
 
 A comment in front of a block says what it is for: `run` (Python, in one namespace for the page), `prints` (exactly what
-the block before printed), `file: NAME` (to be saved under that name), `shell` (its `$` lines are run, and what it shows
-below them must come; `…` stands for anything), `not run: REASON`.
+the block before printed), `file: NAME` (to be saved under that name), `shell` (its `$` lines are run, and the lines
+below must come; `…` stands for anything, and numbers may differ), `not run: REASON`.
 """
 
 from __future__ import annotations
@@ -117,10 +117,14 @@ def _environment() -> dict[str, str]:
 
 
 def _is_shown(shown: str, printed: str) -> bool:
-    """Whether every line of `shown` was printed, in that order."""
-    printed_lines = iter(line.rstrip() for line in printed.splitlines())
-    for line in filter(str.strip, shown.splitlines()):
-        pattern = re.compile(".*".join(map(re.escape, line.rstrip().split("…"))))
+    """Whether every line of `shown` was printed, in that order; numbers and the width of gaps may differ."""
+    printed_lines = iter(map(_outline, printed.splitlines()))
+    for line in filter(None, map(_outline, shown.splitlines())):
+        pattern = re.compile(".*".join(map(re.escape, line.split("…"))))
         if not any(pattern.fullmatch(candidate) for candidate in printed_lines):
             return False
     return True
+
+
+def _outline(line: str) -> str:
+    return re.sub(r"\d+(\.\d+)?", "0", " ".join(line.split()))
