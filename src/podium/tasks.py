@@ -1,4 +1,4 @@
-"""A background task with an owner: started once, awaited on close, its failure never lost.
+"""A background task with an owner: started once, awaited on close, its failure never lost; and futures to share.
 
 For the few tasks that outlive the call that starts them. Everything else lives in task groups.
 """
@@ -6,7 +6,17 @@ For the few tasks that outlive the call that starts them. Everything else lives 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import TypeVar
+
+_log = logging.getLogger("podium.tasks")
+
+Value = TypeVar("Value")
+
+CLOSE_LIMIT_S = 2.0
+"""How long a cancelled task may take to end."""
 
 
 class OwnedTask:
@@ -26,15 +36,22 @@ class OwnedTask:
         return self._task is not None and not self._task.done()
 
     def start(self, work: Coroutine[object, object, None]) -> None:
-        """Start on the running loop."""
+        """Start on the running loop. Raises RuntimeError while the former work still runs."""
+        if self.is_running:
+            work.close()
+            raise RuntimeError(f"{self._name} is running already")
         self._task = asyncio.get_running_loop().create_task(self._guard(work), name=self._name)
+        self._task.add_done_callback(lambda _: work.close())  # it never began when it was cancelled at once
 
     async def close(self) -> None:
-        """Cancel it and wait until it has ended. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-            await asyncio.wait([task])
+        """Cancel it and wait until it has ended; one that does not end is given up and logged. Idempotent."""
+        task = self._task
+        if task is None or task is asyncio.current_task():
+            return
+        task.cancel()
+        _, running = await asyncio.wait([task], timeout=CLOSE_LIMIT_S)
+        if running:
+            _log.error("%s did not end within %g s after it was cancelled", self._name, CLOSE_LIMIT_S)
 
     async def wait(self) -> None:
         """Wait until it has ended by itself."""
@@ -46,3 +63,22 @@ class OwnedTask:
             await work
         except Exception as failure:  # noqa: BLE001 - handed to the owner, whatever it is
             self._on_failure(failure)
+
+
+def follow(future: Future[Value]) -> Future[Value]:
+    """A future that ends as `future` does. Whoever gives it up, or cancels it, does not touch the other."""
+    own: Future[Value] = Future()
+
+    def end(ended: Future[Value]) -> None:
+        if ended.cancelled():
+            own.cancel()
+        if not own.set_running_or_notify_cancel():
+            return
+        failure = ended.exception()
+        if failure is None:
+            own.set_result(ended.result())
+        else:
+            own.set_exception(failure)
+
+    future.add_done_callback(end)
+    return own

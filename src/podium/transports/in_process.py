@@ -19,7 +19,7 @@ from podium.core.identity import ReplicaKey
 from podium.ports.input_processor import InputProcessor
 from podium.ports.stage_backend import Placement, StageBackend
 from podium.ports.stage_client import EventSink, OutboxFullError, StageClient, StageCommand
-from podium.tasks import OwnedTask
+from podium.tasks import CLOSE_LIMIT_S, OwnedTask, follow
 from podium.transports.worker import StageWorker
 
 OUTBOX_LIMIT = 65536
@@ -32,10 +32,11 @@ def in_process_client(
     make_processor: Callable[[], InputProcessor],
     sources: Mapping[str, Modality],
     placement: Placement,
+    outbox_limit: int = OUTBOX_LIMIT,
 ) -> StageClient:
-    """The client for a replica in this process, placed as its backend needs it."""
+    """The client for a replica in this process, placed as its backend needs it; a thread has an outbox."""
     life = _Life(replica, make_backend, make_processor, sources)
-    return LoopClient(life) if placement is Placement.LOOP else ThreadClient(life)
+    return LoopClient(life) if placement is Placement.LOOP else ThreadClient(life, outbox_limit)
 
 
 class _Life:
@@ -55,6 +56,7 @@ class _Life:
         self._backend: StageBackend | None = None
         self._delivery = OwnedTask(f"outputs of {replica}", self._fail)
         self._sink: EventSink = _nowhere
+        self._is_closed = False
         self.worker: StageWorker | None = None
 
     async def open(self, sink: EventSink) -> None:
@@ -62,11 +64,15 @@ class _Life:
         self._sink = sink
         self._backend = self._make_backend()
         await self._backend.load()
+        if self._is_closed:  # while the backend was loaded, without heeding its cancellation
+            await self._backend.close()
+            return
         self.worker = StageWorker(self.replica, self._backend, self._make_processor(), self._sources, self._push)
         self._delivery.start(self.worker.run())
 
     async def close(self) -> None:
         """End the backend; nothing is delivered any more. Idempotent."""
+        self._is_closed = True
         self._sink = _nowhere
         self.worker = None
         await self._delivery.close()
@@ -108,12 +114,13 @@ class LoopClient:
 class ThreadClient:
     """A replica in a thread of its own, which may compute without holding the driver."""
 
-    def __init__(self, life: _Life, outbox_limit: int = OUTBOX_LIMIT) -> None:
+    def __init__(self, life: _Life, outbox_limit: int) -> None:
         self.replica = life.replica
         self._life = life
         self._outbox: deque[StageCommand] = deque()
         self._outbox_limit = outbox_limit
         self._is_scheduled = False
+        self._is_closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: Future[None] = Future()
 
@@ -137,13 +144,17 @@ class ThreadClient:
             self._loop.call_soon_threadsafe(self._drain)
 
     async def close(self) -> None:
-        """Close the backend in its thread, and end the thread."""
+        """Close the backend in its thread, and end the thread, which ends even when the backend does not in time."""
         loop = self._loop
-        if loop is None or loop.is_closed():
+        if loop is None:
             return
-        await self._call(self._life.close())
-        loop.call_soon_threadsafe(loop.stop)
-        await asyncio.wrap_future(self._ended)
+        if not self._is_closing:
+            self._is_closing = True
+            try:
+                await self._call(self._life.close())
+            finally:
+                loop.call_soon_threadsafe(loop.stop)
+        await asyncio.wrap_future(follow(self._ended))
 
     def _drain(self) -> None:
         self._is_scheduled = False
@@ -153,9 +164,7 @@ class ThreadClient:
                 self._life.worker.take(command)
 
     async def _call(self, work: Coroutine[object, object, None]) -> None:
-        if self._loop is None:
-            work.close()
-            return
+        assert self._loop is not None
         future: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
         await asyncio.wrap_future(future)
 
@@ -165,6 +174,11 @@ def _serve(loop: asyncio.AbstractEventLoop, ended: Future[None]) -> None:
     try:
         loop.run_forever()
     finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=CLOSE_LIMIT_S))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()

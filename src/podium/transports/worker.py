@@ -75,17 +75,26 @@ class StageWorker:
         """Push what the backend produces, until it is dead; then push its loss and return."""
         async with asyncio.TaskGroup() as group:
             self._group = group
+            for job in self._stopping:  # stops that came before this ran
+                group.create_task(self._stop_backend(job))
             try:
                 while not self._is_lost:
                     self._push(await self._backend.next_outputs())
             except BackendDead as death:
                 self.lose(death)
+            except asyncio.CancelledError as stray:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                self.lose(stray)  # nobody cancelled this task: the backend let out a cancellation of its own
             except Exception as failure:  # noqa: BLE001 - foreign code; a backend that cannot deliver is lost
                 _log.exception("%s cannot deliver any more", self._replica)
                 self.lose(failure)
 
     def take(self, command: StageCommand) -> None:
         """Do what a command says; whatever comes of it is pushed."""
+        if self._is_lost:
+            return  # nothing comes of it but what the loss says
         try:
             match command:
                 case StartJob():
@@ -205,14 +214,15 @@ class StageWorker:
         self._sink(InputRejected(self._replica, job, error))
 
     def _stop(self, job: JobKey) -> None:
-        if job in self._stopping or self._group is None or self._is_lost:
+        if job in self._stopping:
             return
         open_input = self._open_inputs.pop(job, None)
         if open_input is not None and open_input.held is not None:
             self._sink(StageStopped(self._replica, job))
             return
         self._stopping.add(job)
-        self._group.create_task(self._stop_backend(job))
+        if self._group is not None:
+            self._group.create_task(self._stop_backend(job))
 
     async def _stop_backend(self, job: JobKey) -> None:
         try:
@@ -261,7 +271,7 @@ class StageWorker:
             scope=Scope.REPLICA,
             stage=stage,
             replica=slot,
-            message=f"replica {slot} of stage '{stage}' died: {cause}",
+            message=f"replica {slot} of stage '{stage}' died: {str(cause) or type(cause).__name__}",
         )
         self._sink(ReplicaLost(self._replica, error))
 
