@@ -1,17 +1,22 @@
 """The way back from the driver to callers: one crossing into a caller's loop for a whole burst of outputs.
 
-It knows which stream a ticket belongs to, and forgets it with its terminal.
+It knows which stream a ticket belongs to, and forgets it with its terminal. It does not keep a stream alive: one that
+nobody holds any more cancels its request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
 
 from podium.core.effects import EmitOutput, EndRequest, Outcome, RefuseRequest, ReplyAbort
 from podium.errors import ErrorRecord
 from podium.runtime.request_stream import RequestStream, StreamEffect
 from podium.runtime.rpc_result_router import RpcResultRouter
+
+LETTER_LIMIT = 1 << 20
+"""Effects that may be on their way to one loop; a caller whose loop takes none for so long loses its streams."""
 
 
 class Mailbox:
@@ -25,15 +30,24 @@ class Mailbox:
     def __repr__(self) -> str:
         return f"<Mailbox {len(self._letters)} letters>"
 
-    def put(self, stream: RequestStream, effect: StreamEffect) -> None:
-        """Send one effect; the loop is woken unless it is about to look anyway."""
+    def try_put(self, stream: RequestStream, effect: StreamEffect) -> bool:
+        """Send one effect; the loop is woken unless it is about to look anyway.
+
+        Refuses when the loop is closed, and everything that waited there with it, and output when the mailbox is full.
+        """
+        if len(self._letters) >= LETTER_LIMIT and isinstance(effect, EmitOutput):
+            return False
         self._letters.append((stream, effect))
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            try:
+        try:
+            if not self._is_scheduled:
+                self._is_scheduled = True
                 self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the caller's loop is closed, and everything that waited there with it
-                self._letters.clear()
+        except RuntimeError:  # it was closed just now
+            pass
+        if self._loop.is_closed():
+            self._letters.clear()
+            return False
+        return True
 
     def _drain(self) -> None:
         self._is_scheduled = False
@@ -47,7 +61,7 @@ class CallerOutlet:
 
     def __init__(self, router: RpcResultRouter[ReplyAbort]) -> None:
         self._router = router
-        self._streams: dict[int, tuple[RequestStream, Mailbox]] = {}
+        self._streams: dict[int, tuple[weakref.ref[RequestStream], Mailbox]] = {}
         self._mailboxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}
 
     def __repr__(self) -> str:
@@ -63,7 +77,7 @@ class CallerOutlet:
         if mailbox is None:
             self._forget_closed_loops()
             mailbox = self._mailboxes.setdefault(loop, Mailbox(loop))
-        self._streams[stream.ticket] = (stream, mailbox)
+        self._streams[stream.ticket] = (weakref.ref(stream), mailbox)
 
     def forget(self, ticket: int) -> None:
         """Deliver nothing for a ticket any more."""
@@ -78,17 +92,28 @@ class CallerOutlet:
             found = self._streams.get(effect.ticket)
         else:
             found = self._streams.pop(effect.ticket, None)
-        if found is not None:
-            stream, mailbox = found
-            mailbox.put(stream, effect)
+        if found is None:
+            return
+        stream, mailbox = found[0](), found[1]
+        if stream is not None and not mailbox.try_put(stream, effect):
+            self.forget(effect.ticket)
+            stream.cancel_request()
+            mailbox.try_put(stream, _failed(stream, stream.too_slow()))
 
     def fail_everything(self, error: ErrorRecord) -> None:
         """End every stream and every waiter with `error`: the loop does not run any more."""
-        while self._streams:
-            ticket, (stream, mailbox) = self._streams.popitem()
-            mailbox.put(stream, EndRequest(ticket, stream.request_id, Outcome.FAILED, 0.0, error))
+        for ticket in list(self._streams):
+            found = self._streams.pop(ticket, None)  # its caller may forget it meanwhile, in another thread
+            stream = found[0]() if found is not None else None
+            if found is not None and stream is not None:
+                found[1].try_put(stream, _failed(stream, error))
         self._router.fail_everything(error)
 
     def _forget_closed_loops(self) -> None:
-        for loop in [loop for loop in self._mailboxes if loop.is_closed()]:
-            del self._mailboxes[loop]
+        for loop in list(self._mailboxes):  # a copy: callers of other threads come and go
+            if loop.is_closed():
+                self._mailboxes.pop(loop, None)
+
+
+def _failed(stream: RequestStream, error: ErrorRecord) -> EndRequest:
+    return EndRequest(stream.ticket, stream.request_id, Outcome.FAILED, 0.0, error)

@@ -125,6 +125,10 @@ class RequestStream:
         """Give up a stream that was never submitted; nothing is cancelled."""
         self._is_left = True
 
+    def cancel_request(self) -> None:
+        """Cancel the request on behalf of a caller that cannot be reached. Safe from any thread."""
+        self._cancel(self)
+
     def take(self, effect: StreamEffect) -> None:
         """Take what the core has for this request; called on the caller's loop, in order."""
         if self._is_left or self.outcome is not None:
@@ -160,7 +164,7 @@ class RequestStream:
             self._items.append(self._finish_item(effect, effect.finish, stage, sequence))
         if len(self._items) > self._max_undelivered:
             self._cancel(self)
-            self._conclude(Outcome.FAILED, self._too_slow())
+            self._conclude(Outcome.FAILED, self.too_slow())
 
     def _finish_item(self, effect: EmitOutput, finish: Finish, stage: Stage, sequence: int) -> OmniOutput:
         return OmniOutput(
@@ -195,7 +199,8 @@ class RequestStream:
             if self.outcome is None:
                 self._cancel(self)
 
-    def _too_slow(self) -> ErrorRecord:
+    def too_slow(self) -> ErrorRecord:
+        """The error of a caller that does not read."""
         return ErrorRecord(
             kind=ErrorKind.BUFFER_OVERFLOW,
             scope=Scope.REQUEST,
