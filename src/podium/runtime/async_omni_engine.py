@@ -6,11 +6,11 @@ It checks input on the caller's side and posts events; it decides nothing about 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Self, TypeVar
+from typing import Self
 
 from podium.core.effects import ReplyAbort
 from podium.core.events import AbortRequested, AckLevel, RequestCancelled, RequestSubmitted
@@ -23,11 +23,12 @@ from podium.errors import (
     InvalidRequestError,
     Scope,
     StopUnconfirmedError,
+    WaitTimeoutError,
 )
-from podium.ports.environment import Observer
+from podium.ports.environment import Clock, Observer
 from podium.runtime.clock import MonotonicClock
 from podium.runtime.config import StageParams
-from podium.runtime.host import STOPPED, EngineHost, HostState
+from podium.runtime.host import EngineHost, HostState
 from podium.runtime.orchestrator_monitor import EngineStatistics, Health, check_health
 from podium.runtime.outlet import CallerOutlet
 from podium.runtime.outputs import AbortReport
@@ -35,13 +36,12 @@ from podium.runtime.parts import EngineParts
 from podium.runtime.preparation import RequestPreparation, checked_limit_s, checked_priority, request_id_or_new
 from podium.runtime.request_stream import RequestStream
 from podium.runtime.rpc_result_router import RpcResultRouter
+from podium.tasks import follow
 
 _log = logging.getLogger("podium.engine")
 
-Value = TypeVar("Value")
-
-HEALTH_LIMIT_S = 2.0
-"""How long the loop may take to answer a health check."""
+ANSWER_LIMIT_S = 2.0
+"""How long the loop may take to answer a health check, or a question for its figures."""
 MAX_UNDELIVERED = 65536
 """Outputs of one request that may wait for its caller to read them."""
 ANSWER_GRACE_S = 5.0
@@ -62,15 +62,18 @@ class AsyncOmniEngine:
         observers: Sequence[Observer] = (),
         on_progress: Callable[[str, str], None] | None = None,
         max_undelivered: int = MAX_UNDELIVERED,
+        clock: Clock | None = None,
     ) -> None:
         """Prepare an engine; nothing is started.
 
         `params` covers the parameters of the pipeline file, for every request. `on_progress` hears of each stage's
-        start (stage, message) in the thread of the engine. Raises InvalidRequestError when `params` do not fit.
+        start (stage, message) in the thread of the engine. `clock` is what deadlines are measured by.
+
+        Raises InvalidRequestError when `params` do not fit.
         """
         self._parts = parts
         self._preparation = RequestPreparation(parts, params)
-        self._clock = MonotonicClock()
+        self._clock: Clock = clock or MonotonicClock()
         self._router: RpcResultRouter[ReplyAbort] = RpcResultRouter()
         self._outlet = CallerOutlet(self._router)
         self._core = Orchestrator(parts.graph, parts.limits)
@@ -97,11 +100,9 @@ class AsyncOmniEngine:
 
     async def start(self) -> None:
         """Bring up every replica, or none: raises StartError that names the stage, after tearing down the others."""
-        if self._host.state is not HostState.NEW:
-            raise EngineStoppedError(STOPPED)
         self._host.start()
         try:
-            await asyncio.wrap_future(self._host.started)
+            await asyncio.wrap_future(follow(self._host.started))
         except BaseException:
             await self.shutdown()
             raise
@@ -181,10 +182,13 @@ class AsyncOmniEngine:
 
     async def check_health(self) -> Health:
         """Whether the loop makes progress and each stage has a live replica; always answers, within seconds."""
-        return await check_health(self._host, self._core_statistics, HEALTH_LIMIT_S)
+        return await check_health(self._host, self._core_statistics)
 
     async def statistics(self) -> EngineStatistics:
-        """Figures of the core, of the loop's own cost, and of what callers follow. Raises EngineStoppedError."""
+        """Figures of the core, of the loop's own cost, and of what callers follow.
+
+        Raises EngineStoppedError, and WaitTimeoutError when the loop does not answer.
+        """
         core = await self._core_statistics()
         return EngineStatistics(
             core=core,
@@ -204,19 +208,23 @@ class AsyncOmniEngine:
         self._host.stop(close_timeout_s=0.9 * limit_s)
         try:
             async with asyncio.timeout(limit_s):
-                await asyncio.wrap_future(_follow(self._host.ended))
+                await asyncio.wrap_future(follow(self._host.ended))
         except TimeoutError:
             _log.error("the engine did not end within %g s and is abandoned", limit_s)
 
     async def _core_statistics(self) -> Statistics:
-        return await asyncio.wrap_future(self._host.ask(self._core.statistics))
+        try:
+            async with asyncio.timeout(ANSWER_LIMIT_S):
+                return await asyncio.wrap_future(self._host.read_statistics())
+        except TimeoutError:
+            raise WaitTimeoutError(_silent(ANSWER_LIMIT_S)) from None
 
     def _raise_unless_serving(self) -> None:
         if self._host.state is not HostState.SERVING:
             raise self._host.error().to_exception()
 
     def _cancel(self, stream: RequestStream) -> None:
-        if self._host.state is HostState.SERVING:
+        with contextlib.suppress(EngineStoppedError):  # then it has ended already
             self._host.post(RequestCancelled(stream.ticket, stream.request_id))
 
 
@@ -232,18 +240,6 @@ def _ack_level(wait: str) -> AckLevel:
         raise InvalidRequestError.because(f"wait: '{wait}' is unknown; use {levels}") from None
 
 
-def _follow(future: Future[Value]) -> Future[Value]:
-    """A future of one's own that ends with `future`, so that giving up on it does not touch the other."""
-    own: Future[Value] = Future()
-
-    def end(ended: Future[Value]) -> None:
-        if own.set_running_or_notify_cancel():
-            own.set_result(ended.result())
-
-    future.add_done_callback(end)
-    return own
-
-
 def _unconfirmed(report: AbortReport) -> ErrorRecord:
     errors = {record.request_id: record.error for record in report.records}
     details = ", ".join(
@@ -257,6 +253,15 @@ def _unconfirmed(report: AbortReport) -> ErrorRecord:
         stage=stages[0] if len(stages) == 1 else None,
         awaited="confirmation of the stop",
         message=f"not confirmed to be stopped: {details}; stages: {', '.join(stages) or 'unknown'}",
+    )
+
+
+def _silent(limit_s: float) -> ErrorRecord:
+    return ErrorRecord(
+        kind=ErrorKind.WAIT_TIMEOUT,
+        scope=Scope.ENGINE,
+        awaited="the answer of the engine's loop",
+        message=f"the engine's loop has not answered for {limit_s:g} s",
     )
 
 

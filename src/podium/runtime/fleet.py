@@ -55,17 +55,16 @@ class Fleet:
         return self._clients.get(replica)
 
     async def start(self) -> None:
-        """Start every replica, at the same time. Raises StartError of the first that fails, and closes the others."""
+        """Start every replica, at the same time. Raises StartError of the first that fails.
+
+        When it raises, or is cancelled, `close` ends the others, the late ones too.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 for spec in self._specs:
                     group.create_task(self._start_one(spec))
         except BaseExceptionGroup as failures:
-            await self.close()
             raise _first(failures) from failures
-        except asyncio.CancelledError:
-            await self.close()
-            raise
 
     def retire(self, replica: ReplicaKey, error: ErrorRecord | None) -> None:
         """Close one replica in the background; it is not found any more."""

@@ -6,16 +6,17 @@ Callers reach it by posting events. It is the one place that knows in which orde
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from enum import StrEnum
-from typing import TypeVar
 
 from podium.core.events import Event, ReplicaJoined, ShutdownRequested
 from podium.core.orchestrator import Orchestrator
-from podium.errors import EngineStoppedError, ErrorKind, ErrorRecord, Scope
+from podium.core.statistics import Statistics
+from podium.errors import ErrorKind, ErrorRecord, Scope
 from podium.ports.environment import Clock, Environment, Observer
 from podium.runtime.clock import ReferenceStore
 from podium.runtime.driver import Driver
@@ -23,10 +24,9 @@ from podium.runtime.fleet import Fleet, Progress, ReplicaSpec
 from podium.runtime.inbox import Inbox
 from podium.runtime.observer import LoopObserver
 from podium.runtime.outlet import CallerOutlet
+from podium.runtime.rpc_result_router import RpcResultRouter
 
 _log = logging.getLogger("podium.engine")
-
-Answer = TypeVar("Answer")
 
 STOPPED = ErrorRecord(kind=ErrorKind.ENGINE_STOPPED, scope=Scope.ENGINE, message="the engine is shut down")
 DEAD = ErrorRecord(
@@ -67,9 +67,11 @@ class EngineHost:
         self._inbox = Inbox(clock)
         self._on_progress = on_progress
         self._close_timeout_s = 10.0
+        self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._main: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._driver: Driver | None = None
+        self._questions: RpcResultRouter[Statistics] = RpcResultRouter()
         self.started: Future[None] = Future()
         self.ended: Future[None] = Future()
 
@@ -82,8 +84,12 @@ class EngineHost:
         return len(self._inbox)
 
     def start(self) -> None:
-        """Start the thread; `started` resolves when every replica is up, or with the StartError of one."""
-        self.state = HostState.STARTING
+        """Start the thread; `started` resolves when every replica is up, or with the StartError of one.
+
+        Raises EngineStoppedError when it was started before.
+        """
+        if not self._try_move(HostState.STARTING, HostState.NEW):
+            raise _stopped(f"an engine starts once; this one is {self.state}").to_exception()
         threading.Thread(target=self._run, name="podium engine", daemon=True).start()
 
     def post(self, event: Event) -> None:
@@ -92,37 +98,48 @@ class EngineHost:
             raise self.error().to_exception()
         self._inbox.post(event)
 
-    def ask(self, question: Callable[[], Answer]) -> Future[Answer]:
-        """Run a short question on the loop, between two steps. Raises EngineStoppedError when there is no loop."""
+    def read_statistics(self) -> Future[Statistics]:
+        """Ask the loop, between two steps. Raises EngineStoppedError when there is none, or it ends."""
         loop = self._loop
-        if loop is None or loop.is_closed():
+        if loop is None:
             raise self.error().to_exception()
-        answer: Future[Answer] = Future()
-        loop.call_soon_threadsafe(_answer, question, answer)
+        call, answer = self._questions.open()
+        try:
+            loop.call_soon_threadsafe(self._answer, call)
+        except RuntimeError:  # its loop is closed
+            self._questions.forget(call)
+            raise self.error().to_exception() from None
         return answer
 
     def error(self) -> ErrorRecord:
         """Why it does not serve."""
-        return DEAD if self.state is HostState.DEAD else STOPPED
+        return _REASONS.get(self.state, STOPPED)
 
     def stop(self, close_timeout_s: float) -> None:
         """End every request, then the loop, then the stages. Returns at once; `ended` resolves when it is done."""
         self._close_timeout_s = close_timeout_s
-        loop = self._loop
-        if self.state is HostState.NEW:
-            self.state = HostState.STOPPED
-            self.started.cancel()
+        if self._try_move(HostState.STOPPED, HostState.NEW):
             self.ended.set_result(None)
-        elif self.state in (HostState.STARTING, HostState.SERVING) and loop is not None:
-            self.state = HostState.STOPPING
+        elif self._try_move(HostState.STOPPING, HostState.STARTING, HostState.SERVING) and self._loop is not None:
             self._inbox.post(ShutdownRequested(STOPPED))
-            loop.call_soon_threadsafe(self._stop_here)
+            with contextlib.suppress(RuntimeError):  # it ended by itself, and its loop is closed
+                self._loop.call_soon_threadsafe(self._stop_here)
+
+    def _try_move(self, to: HostState, *sources: HostState) -> bool:
+        with self._lock:
+            is_possible = self.state in sources
+            if is_possible:
+                self.state = to
+        return is_possible
+
+    def _answer(self, call: int) -> None:
+        self._questions.resolve(call, self._core.statistics())
 
     def _stop_here(self) -> None:
         if self._driver is not None:
             self._driver.close()
-        elif self._main is not None:
-            self._main.cancel()
+        elif self._starting is not None:
+            self._starting.cancel()
 
     def _run(self) -> None:
         try:
@@ -133,40 +150,61 @@ class EngineHost:
             self._finish()
 
     def _finish(self) -> None:
-        if self.state is not HostState.DEAD:
-            self.state = HostState.STOPPED
+        self._try_move(HostState.DEAD, HostState.SERVING)
+        self._try_move(HostState.STOPPED, HostState.STARTING, HostState.STOPPING)
         self._outlet.fail_everything(self.error())
+        self._questions.fail_everything(self.error())
         if not self.started.done():
-            self.started.set_exception(EngineStoppedError(STOPPED))
+            self.started.set_exception(STOPPED.to_exception())
         self.ended.set_result(None)
 
     async def _live(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._main = asyncio.current_task()
         self._inbox.bind()
+        self._loop = asyncio.get_running_loop()
+        if self.state is not HostState.STARTING:
+            return
         fleet = Fleet(self._specs, self._inbox.post, self._on_progress, self._close_timeout_s)
+        try:
+            if await self._bring_up(fleet):
+                await self._drive(fleet)
+        finally:
+            fleet.close_timeout_s = self._close_timeout_s
+            await fleet.close()
+
+    async def _bring_up(self, fleet: Fleet) -> bool:
+        for spec in self._specs:
+            self._inbox.post(ReplicaJoined(spec.key))  # before anything can be said about its loss
+        self._starting = asyncio.current_task()
         try:
             await fleet.start()
         except Exception as failure:  # noqa: BLE001 - handed to whoever waits for the start
             self.started.set_exception(failure)
-            return
-        for key in fleet.keys:
-            self._inbox.post(ReplicaJoined(key))
+            return False
+        finally:
+            self._starting = None
+        return True
+
+    async def _drive(self, fleet: Fleet) -> None:
         environment = Environment(self._clock, self.store, self.observer)
         self._driver = Driver(self._core, self._inbox, environment, self._outlet, fleet)
-        self.state = HostState.SERVING
+        if not self._try_move(HostState.SERVING, HostState.STARTING):
+            return
         self.started.set_result(None)
         try:
             await self._driver.run()
         except Exception:  # noqa: BLE001 - whatever it is, the core cannot be trusted any more
             _log.critical("the engine's loop is broken", exc_info=True)
-            self.state = HostState.DEAD
+            self._try_move(HostState.DEAD, HostState.SERVING, HostState.STOPPING)
             self._outlet.fail_everything(DEAD)
-        finally:
-            fleet.close_timeout_s = self._close_timeout_s
-            await fleet.close()
 
 
-def _answer(question: Callable[[], Answer], answer: Future[Answer]) -> None:
-    if answer.set_running_or_notify_cancel():
-        answer.set_result(question())
+def _stopped(message: str) -> ErrorRecord:
+    return ErrorRecord(kind=ErrorKind.ENGINE_STOPPED, scope=Scope.ENGINE, message=message)
+
+
+NOT_STARTED = _stopped("the engine is not started; use it as a context manager, or call start()")
+_REASONS = {
+    HostState.NEW: NOT_STARTED,
+    HostState.STARTING: _stopped("the engine is still starting; wait for start() to return"),
+    HostState.DEAD: DEAD,
+}

@@ -5,14 +5,13 @@ The answer is measured by asking the loop, never read from a flag that could be 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import msgspec
 
 from podium.core.statistics import Statistics
-from podium.errors import EngineStoppedError
+from podium.errors import EngineStoppedError, WaitTimeoutError
 from podium.runtime.host import EngineHost, HostState
 from podium.runtime.observer import LoopStatistics
 
@@ -39,16 +38,13 @@ class EngineStatistics(msgspec.Struct, frozen=True):
     released_payloads: int
 
 
-async def check_health(host: EngineHost, read: StatisticsReader, limit_s: float) -> Health:
-    """Ask the loop, for at most `limit_s` seconds."""
+async def check_health(host: EngineHost, read: StatisticsReader) -> Health:
+    """Ask the loop with `read`, which raises WaitTimeoutError when that takes too long."""
     if host.state is not HostState.SERVING:
         return Health(is_live=False, is_ready=False, reason=f"the engine is {host.state}")
     try:
-        async with asyncio.timeout(limit_s):
-            core = await read()
-    except TimeoutError:
-        return Health(is_live=False, is_ready=False, reason=f"the loop has not answered for {limit_s:g} s")
-    except EngineStoppedError as error:
+        core = await read()
+    except (WaitTimeoutError, EngineStoppedError) as error:
         return Health(is_live=False, is_ready=False, reason=str(error))
     return judge(core)
 

@@ -46,7 +46,7 @@ class RpcResultRouter(Generic[Reply]):
 
     def fail_everything(self, error: ErrorRecord) -> None:
         """Let every waiter hear of the end."""
-        while self._waiters:
-            _, future = self._waiters.popitem()
-            if future.set_running_or_notify_cancel():
+        for call in list(self._waiters):
+            future = self._waiters.pop(call, None)  # its owner may forget it meanwhile, in another thread
+            if future is not None and future.set_running_or_notify_cancel():
                 future.set_exception(error.to_exception())
