@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Self, TypeVar
 
 from rich.console import Console
@@ -14,10 +14,12 @@ from rich.progress import Progress
 from podium.core.effects import Outcome
 from podium.errors import InvalidRequestError, RequestError, StageUnavailableError
 from podium.runtime.async_omni_engine import AsyncOmniEngine
+from podium.runtime.caller_thread import CallerThread, CallerThreadClosedError
 from podium.runtime.config import StageParams
-from podium.runtime.host import STOPPED
+from podium.runtime.host import NOT_STARTED, STOPPED
 from podium.runtime.orchestrator_monitor import EngineStatistics, Health
 from podium.runtime.outputs import AbortReport, OmniResult
+from podium.runtime.preparation import checked_limit_s
 
 Value = TypeVar("Value")
 
@@ -27,9 +29,8 @@ class OmniEngine:
 
     def __init__(self, engine: AsyncOmniEngine) -> None:
         self._engine = engine
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="podium caller", daemon=True)
-        self._thread.start()
+        self._lock = threading.Lock()
+        self._thread: CallerThread | None = None
 
     def __repr__(self) -> str:
         return f"<OmniEngine of {self._engine!r}>"
@@ -42,11 +43,18 @@ class OmniEngine:
         self.shutdown()
 
     def start(self) -> None:
-        """Bring up every replica, or none. Raises StartError that names the stage."""
+        """Bring up every replica, or none.
+
+        Raises StartError that names the stage, and EngineStoppedError when it was started before.
+        """
+        with self._lock:
+            is_first = self._thread is None
+            thread = self._thread = self._thread or CallerThread()
         try:
             self._run(self._engine.start())
         except BaseException:
-            self._close_loop()
+            if is_first:
+                thread.close()
             raise
 
     def generate(
@@ -95,27 +103,24 @@ class OmniEngine:
 
     def shutdown(self, timeout_s: float = 30.0) -> None:
         """As AsyncOmniEngine.shutdown."""
-        if not self._loop.is_closed():
-            try:
-                self._run(self._engine.shutdown(timeout_s))
-            finally:
-                self._close_loop()
+        checked_limit_s(timeout_s, "timeout_s")
+        with self._lock:
+            thread = self._thread = self._thread or CallerThread()
+        try:
+            with suppress(CallerThreadClosedError):
+                thread.run(self._engine.shutdown(timeout_s))
+        finally:
+            thread.close()
 
     def _run(self, work: Coroutine[object, object, Value]) -> Value:
-        if self._loop.is_closed():
+        thread = self._thread
+        if thread is None:
             work.close()
-            raise STOPPED.to_exception()
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise NOT_STARTED.to_exception()
         try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _close_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+            return thread.run(work)
+        except CallerThreadClosedError:
+            raise STOPPED.to_exception() from None
 
 
 class _Batch:
