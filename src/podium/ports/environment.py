@@ -39,7 +39,7 @@ class Observer(Protocol):
         ...
 
     def on_step(self, events: Sequence[Event], now: float, effects: Sequence[Effect]) -> None:
-        """`effects` is what the core answered to `events` at `now`."""
+        """`effects` is what the core answered to `events` at `now`; none when the step broke the core."""
         ...
 
     def on_cost(self, events: int, seconds: float) -> None:

@@ -7,6 +7,7 @@ those it is posted to.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Protocol, assert_never
 
 from podium.core.effects import (
@@ -22,7 +23,7 @@ from podium.core.effects import (
     StartJob,
     StopJob,
 )
-from podium.core.events import InputRejected
+from podium.core.events import Event, InputRejected
 from podium.core.identity import ReplicaKey
 from podium.core.orchestrator import Orchestrator
 from podium.errors import ErrorKind, ErrorRecord, Scope
@@ -85,11 +86,18 @@ class Driver:
         events = await self._inbox.get(self._core.next_deadline())
         began = time.perf_counter()
         now = self._clock.now()
-        effects = self._core.step(events, now)
+        effects = self._step(events, now)
         self._observer.on_step(events, now, effects)
         for effect in effects:
             self._perform(effect)
         self._observer.on_cost(len(events), time.perf_counter() - began)
+
+    def _step(self, events: Sequence[Event], now: float) -> Sequence[Effect]:
+        try:
+            return self._core.step(events, now)
+        except Exception:
+            self._observer.on_step(events, now, ())  # so that a journal has the step that broke the core
+            raise
 
     def close(self) -> None:
         """Let `run` return once the events that are in the inbox are handled."""

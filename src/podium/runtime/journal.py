@@ -23,7 +23,7 @@ from podium.core.graph import Graph, Stage
 from podium.core.identity import Payload
 from podium.core.orchestrator import Orchestrator
 from podium.core.snapshot import Snapshot
-from podium.errors import ConfigurationError, Fault
+from podium.errors import ConfigurationError, Fault, InternalError
 
 _log = logging.getLogger("podium.journal")
 
@@ -39,6 +39,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[Stage, ...]
     limits: EngineLimits
     snapshot: Snapshot
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
 
 
 class StepRecord(msgspec.Struct, frozen=True):
@@ -89,12 +93,11 @@ class Journal:
             return
         try:
             self._write(self._line(events, now, effects))
+            if self._size > self._max_bytes and self._core is not None:
+                self._continue(self._core)
         except OSError as error:
             _log.error("the journal %s cannot be written and is closed: %s", self._path, error)
             self.close()
-            return
-        if self._size > self._max_bytes and self._core is not None:
-            self._continue(self._core)
 
     def on_cost(self, events: int, seconds: float) -> None:
         """Not of interest here."""
@@ -149,7 +152,7 @@ class Journal:
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One step whose effects were not the same. `line` counts from 1."""
+    """One step whose effects were not the same, or that raised. `line` counts from 1."""
 
     line: int
     recorded: str
@@ -171,9 +174,9 @@ class ReplayReport(msgspec.Struct, frozen=True):
 
 
 def replay(path: str | Path, max_differences: int = 20) -> ReplayReport:
-    """Run a core on the events of a journal and compare the effects.
+    """Run a core on the events of a journal and compare the effects. Ends with a step that breaks the core.
 
-    Raises ConfigurationError when the file is no journal, or of another format.
+    Raises ConfigurationError when the file is no journal, of another format, or damaged.
     """
     lines = _read_lines(Path(path))
     header = _read_header(path, next(lines, b""))
@@ -185,13 +188,20 @@ def replay(path: str | Path, max_differences: int = 20) -> ReplayReport:
     for number, line in enumerate(lines, 2):
         try:
             record = decoder.decode(line)
-        except msgspec.DecodeError:
+        except msgspec.DecodeError as error:
+            if next(lines, None) is not None:
+                raise _unusable(path, f"line {number} is damaged: {error}", "keep only the lines before it") from error
             return ReplayReport(steps, events, tuple(differences), is_cut=True)
         steps += 1
         events += len(record.events)
-        replayed = encoder.encode(core.step(record.events, record.now))
-        if replayed != bytes(record.effects):
-            differences.append(Difference(number, bytes(record.effects).decode(), replayed.decode()))
+        recorded = bytes(record.effects)
+        try:
+            replayed = encoder.encode(core.step(record.events, record.now))
+        except InternalError as error:
+            differences.append(Difference(number, recorded.decode(), f"the step raised InternalError: {error}"))
+            break
+        if replayed != recorded:
+            differences.append(Difference(number, recorded.decode(), replayed.decode()))
             if len(differences) >= max_differences:
                 break
     return ReplayReport(steps, events, tuple(differences), is_cut=False)
@@ -207,14 +217,13 @@ def _read_lines(path: Path) -> Iterator[bytes]:
 
 def _read_header(path: str | Path, line: bytes) -> Header:
     try:
-        header = msgspec.json.decode(line, type=Header)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        found = msgspec.json.decode(line, type=_Format).format
+        if found != FORMAT:
+            remedy = "replay it with the podium version that wrote it"
+            raise _unusable(path, f"has format {found}, not {FORMAT}", remedy)
+        return msgspec.json.decode(line, type=Header)
+    except msgspec.DecodeError as error:
         raise _unusable(path, f"is no journal of podium: {error}", "give a file that an engine wrote") from error
-    if header.format != FORMAT:
-        raise _unusable(
-            path, f"has format {header.format}, not {FORMAT}", "replay it with the podium version that wrote it"
-        )
-    return header
 
 
 def _unusable(path: str | Path, problem: str, remedy: str) -> ConfigurationError:

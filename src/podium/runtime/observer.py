@@ -5,7 +5,8 @@ Nothing here changes what the loop does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -13,6 +14,8 @@ from podium.core.effects import Effect
 from podium.core.events import Event
 from podium.core.orchestrator import Orchestrator
 from podium.ports.environment import Clock, Observer
+
+_log = logging.getLogger("podium.engine")
 
 
 class LoopStatistics(msgspec.Struct, frozen=True):
@@ -36,11 +39,14 @@ class LoopStatistics(msgspec.Struct, frozen=True):
 
 
 class LoopObserver:
-    """Counts steps and their cost, and passes each step on to `others` (a journal, metrics, traces)."""
+    """Counts steps and their cost, and passes each step on to `others` (a journal, metrics, traces).
+
+    One of those that raises is logged, and hears no more: whoever watches does not bring the engine down.
+    """
 
     def __init__(self, clock: Clock, others: Sequence[Observer] = ()) -> None:
         self._clock = clock
-        self._others = tuple(others)
+        self._others = list(others)
         self._steps = 0
         self._events = 0
         self._effects = 0
@@ -54,8 +60,7 @@ class LoopObserver:
 
     def on_start(self, core: Orchestrator) -> None:
         """Pass on."""
-        for other in self._others:
-            other.on_start(core)
+        self._tell(lambda other: other.on_start(core))
 
     def on_step(self, events: Sequence[Event], now: float, effects: Sequence[Effect]) -> None:
         """Count, and pass on."""
@@ -64,21 +69,28 @@ class LoopObserver:
         self._effects += len(effects)
         self._moved_at = now
         self._largest_batch = max(self._largest_batch, len(events))
-        for other in self._others:
-            other.on_step(events, now, effects)
+        if self._others:
+            self._tell(lambda other: other.on_step(events, now, effects))
 
     def on_cost(self, events: int, seconds: float) -> None:
         """Add up."""
         self._busy_s += seconds
         if events:
             self._recent_us += (1e6 * seconds / events - self._recent_us) * 0.02
-        for other in self._others:
-            other.on_cost(events, seconds)
+        if self._others:
+            self._tell(lambda other: other.on_cost(events, seconds))
 
     def on_end(self) -> None:
         """Pass on."""
-        for other in self._others:
-            other.on_end()
+        self._tell(lambda other: other.on_end())
+
+    def _tell(self, say: Callable[[Observer], None]) -> None:
+        for other in tuple(self._others):
+            try:
+                say(other)
+            except Exception:  # noqa: BLE001 - foreign code; the engine goes on without it
+                self._others.remove(other)
+                _log.exception("%r watches the engine no more: it raised", other)
 
     def statistics(self) -> LoopStatistics:
         """The figures as they are now."""
