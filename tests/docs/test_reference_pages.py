@@ -9,6 +9,9 @@ import msgspec
 import pytest
 from typer.main import get_command
 
+from podium.backends.function import FunctionOptions
+from podium.backends.vllm.options import VllmOptions, VllmParams
+from podium.bootstrap import BACKENDS, CATALOG, PROCESSORS, TRANSPORTS, load_pipeline
 from podium.cli.main import app
 from podium.cli.problems import EXIT_CODES
 from podium.core.admission import EngineLimits
@@ -27,6 +30,11 @@ def rows(page: str) -> dict[str, list[str]]:
         [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")
     ]
     return {row[0].strip("`"): row[1:] for row in cells}
+
+
+def section(title: str) -> str:
+    """A section of the page about pipelines."""
+    return PIPELINE_FILES.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def test_every_exit_code_is_on_the_page() -> None:
@@ -48,12 +56,35 @@ def test_every_verb_and_option_is_on_the_page() -> None:
 def test_every_limit_is_on_the_page_with_its_default(limits: type[msgspec.Struct]) -> None:
     defaults = msgspec.structs.asdict(limits())
 
-    assert {name: float(rows(PIPELINE_FILES)[name][-1]) for name in defaults} == defaults
+    assert {name: float(rows(section("Limits"))[name][-1]) for name in defaults} == defaults
 
 
 def test_every_key_is_on_the_page() -> None:
     assert [key for key in STAGE_KEYS if key not in rows(PIPELINE_FILES)] == []
     assert [key for key in PIPELINE_KEYS if f"\n{key}:" not in PIPELINE_FILES] == []
+
+
+@pytest.mark.parametrize("options", [FunctionOptions, VllmOptions, VllmParams])
+def test_every_option_and_parameter_is_on_the_page(options: type[msgspec.Struct]) -> None:
+    documented = set(re.findall(r"`(\w+)`", section("Options of the backends")))
+
+    assert [field.name for field in msgspec.structs.fields(options) if field.name not in documented] == []
+
+
+def test_every_short_name_is_on_the_page() -> None:
+    documented = set(re.findall(r"`(\w+)`", PIPELINE_FILES))
+
+    assert {*BACKENDS, *PROCESSORS, *TRANSPORTS, *CATALOG.pipelines} - documented == set()
+
+
+@pytest.mark.parametrize("pipeline", list(CATALOG.pipelines))
+def test_every_shipped_pipeline_is_described(pipeline: str) -> None:
+    config = load_pipeline(pipeline)
+    described = section(f"The `{pipeline}` pipeline")
+
+    for stage in config.stages:
+        assert f"| `{stage.name}` | `{stage.stage.output}`" in described
+        assert [name for name in stage.params if f"`{name}`" not in described] == []
 
 
 def test_the_example_on_the_page_is_right_but_for_its_names() -> None:
