@@ -6,6 +6,7 @@ It measures and reports; it never fails because of a figure, only because of a w
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,9 +25,9 @@ WIDTH = 140
 """Of tables that go into a file."""
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Measure, or profile one shape."""
-    arguments = _parser().parse_args()
+    arguments = _parser().parse_args(words)
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)

@@ -5,6 +5,7 @@ What a whole engine costs above this is the shell's: queues, threads, streams, a
 
 from __future__ import annotations
 
+import cProfile
 import time
 from collections import defaultdict
 
@@ -31,8 +32,10 @@ FINISH = Finish(FinishReason.STOP)
 class CoreAlone:
     """A core with stages that are loops of a few lines. `step_s` is the time inside `step`."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, profiler: cProfile.Profile | None = None) -> None:
+        """With `profiler`, what `step` does is profiled."""
         self._shape = shape
+        self._profiler = profiler
         self._core = Orchestrator(shape.graph(), EngineLimits(max_requests=shape.requests_at_most))
         self._fixed = {
             stage_name(stage): 0 if shape.gives_per_item(stage) else shape.outputs for stage in range(shape.stages)
@@ -52,16 +55,24 @@ class CoreAlone:
         for _ in range(min(self._shape.concurrent, requests)):
             self._submit()
         while self.finished < requests:
-            began = time.thread_time()
-            effects = self._core.step(self._events, time.monotonic())
-            self.step_s += time.thread_time() - began
-            self._events = []
+            events, self._events = self._events, []
+            effects = self._step(events)
             for effect in effects:
                 self._perform(effect, requests)
             self._produce()
         if self.items != requests * self._shape.items_per_request:
             raise BenchmarkError(f"{self._shape}: {requests} requests gave {self.items} items")
         return 1e6 * self.step_s / requests
+
+    def _step(self, events: list[Event]) -> list[Effect]:
+        if self._profiler is not None:
+            self._profiler.enable()
+        began = time.thread_time()
+        effects = self._core.step(events, time.monotonic())
+        self.step_s += time.thread_time() - began
+        if self._profiler is not None:
+            self._profiler.disable()
+        return effects
 
     def _submit(self) -> None:
         self._submitted += 1

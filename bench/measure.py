@@ -43,7 +43,9 @@ Measured = TypeVar("Measured")
 OnProgress = Callable[[str, int, int], None]
 """Hears what is measured now, how many measurements are done, and how many there are."""
 
-IDLE_WITH_OPEN = 1000
+
+OTHERS = 6
+"""Measurements that are not of a shape under load."""
 
 
 class Verdict(StrEnum):
@@ -126,7 +128,7 @@ def throughput_goal(row: Throughput) -> Goal | None:
 
 def measure(plan: Plan, on_progress: OnProgress) -> Report:
     """Take everything that the plan has. Raises BenchmarkError when a run gave wrong counts."""
-    run = _Run(on_progress, len(plan.shapes) + 8)
+    run = _Run(on_progress, len(plan.shapes) + OTHERS)
     throughput: list[Throughput] = []
     core_alone: list[CoreCost] = []
     for shape in plan.shapes:
@@ -135,7 +137,7 @@ def measure(plan: Plan, on_progress: OnProgress) -> Report:
     latency = run.take("latency", measure_latency(LATENCY_SHAPE, plan.repetitions, plan.latency_calls))
     idle = (
         run.take("idle", measure_idle(LATENCY_SHAPE, plan.idle_s)),
-        run.take("idle, with open requests", measure_idle(LATENCY_SHAPE, plan.idle_s, IDLE_WITH_OPEN)),
+        run.take("idle, with open requests", measure_idle(LATENCY_SHAPE, plan.idle_s, plan.idle_open)),
     )
     memory = run.take("memory", measure_memory(LATENCY_SHAPE, plan.memory_requests))
     growth = (

@@ -56,6 +56,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     latency_calls: int
     core_requests: int
     idle_s: float
+    idle_open: int
     held: tuple[int, ...]
     replicas: tuple[int, ...]
     memory_requests: int
@@ -78,6 +79,7 @@ QUICK = Plan(
     latency_calls=100,
     core_requests=300,
     idle_s=1.0,
+    idle_open=1000,
     held=(0, 2000),
     replicas=(1, 8),
     memory_requests=500,
@@ -89,6 +91,7 @@ FULL = Plan(
     latency_calls=300,
     core_requests=1000,
     idle_s=4.0,
+    idle_open=1000,
     held=(0, 100, 1000, 10_000),
     replicas=(1, 4, 16, 64),
     memory_requests=2000,

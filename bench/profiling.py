@@ -11,6 +11,7 @@ import asyncio
 import cProfile
 import pstats
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -19,8 +20,11 @@ from bench.core_alone import CoreAlone
 from podium.testing.benchmark import WARM_UP_S, Load, open_engine, run_load
 from podium.testing.benchmark_shape import Shape
 
-Functions: TypeAlias = dict[tuple[str, int, str], tuple[int, int, float, float, object]]
+Function: TypeAlias = tuple[str, int, str]
+Times: TypeAlias = tuple[int, int, float, float]
+Functions: TypeAlias = dict[Function, tuple[int, int, float, float, dict[Function, Times]]]
 
+BUILTIN = "~"
 PACKAGE = Path(podium.__file__).parent
 
 
@@ -35,12 +39,13 @@ class Row(NamedTuple):
 
 class ThreadProfile(NamedTuple):
     """One thread under the profiler: `total_us` is the own time of everything, for each request; `plain_us` what the
-    thread takes without a profiler."""
+    thread takes without a profiler. `parts` sums up by part of podium."""
 
     thread: str
     plain_us: float
     total_us: float
     rows: list[Row]
+    parts: dict[str, float]
 
 
 class ShapeProfile(NamedTuple):
@@ -56,16 +61,14 @@ def profile(shape: Shape, seconds: float, top: int) -> ShapeProfile:
     requests = int(profile.plain.requests)
     plain_us = CoreAlone(shape).run(requests)
     profiler = _profiler()
-    profiler.enable()
-    CoreAlone(shape).run(requests)
-    profiler.disable()
+    CoreAlone(shape, profiler).run(requests)
     profile.threads.append(_summarise("core alone", profiler, requests, plain_us, top))
     return profile
 
 
 async def _profile_engine(shape: Shape, seconds: float, top: int) -> ShapeProfile:
     async with open_engine(shape) as instant:
-        await run_load(instant, WARM_UP_S)
+        await run_load(instant, min(WARM_UP_S, seconds))
         plain = await run_load(instant, seconds)
         profiler = _profiler()
         await instant.ask(profiler.enable)
@@ -93,7 +96,27 @@ def _summarise(thread: str, profiler: cProfile.Profile, requests: int, plain_us:
         for function, (_, calls, own, cumulative, _) in functions.items()
     ]
     rows.sort(key=lambda row: -row.own_us)
-    return ThreadProfile(thread, plain_us, sum(row.own_us for row in rows), rows[:top])
+    parts = {part: 1e6 * own / requests for part, own in _parts(functions).items()}
+    return ThreadProfile(thread, plain_us, sum(row.own_us for row in rows), rows[:top], parts)
+
+
+def _parts(functions: Functions) -> dict[str, float]:
+    """Own seconds of each part of podium, and of what is not podium; a builtin counts with whoever called it."""
+    parts: dict[str, float] = defaultdict(float)
+    for (file, _, _), (_, _, own, _, callers) in functions.items():
+        if file != BUILTIN:
+            parts[_part(file)] += own
+            continue
+        for (caller, _, _), (_, _, own_for_caller, _) in callers.items():
+            parts[_part(caller)] += own_for_caller
+    return parts
+
+
+def _part(file: str) -> str:
+    path = Path(file)
+    if path.is_relative_to(PACKAGE):
+        return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return "asyncio" if path.parent.name == "asyncio" else "other Python"
 
 
 def _place(file: str, line: int, name: str) -> str:

@@ -92,6 +92,9 @@ def print_profile(console: Console, profile: ShapeProfile, shape: str) -> None:
             share = 100 * row.own_us / thread.total_us
             table.add_row(f"{share:.1f}", f"{own:.1f}", f"{cumulative:.1f}", f"{row.calls:.1f}", row.where)
         console.print(table)
+        parts = sorted(thread.parts.items(), key=lambda part: -part[1])
+        shares = ", ".join(f"{part} {100 * us / thread.total_us:.0f} %" for part, us in parts)
+        console.print(f"own time, builtins with their callers: {shares}\n", highlight=False)
 
 
 def _throughput(report: Report) -> Sheet:
@@ -135,7 +138,9 @@ def _others(report: Report) -> Sheet:
     for idle in report.idle:
         name = f"idle, {idle.open_requests:,} open requests"
         shares = "event-driven {:.2%}, polling {:.1%} of a core".format(*IDLE_CPU_SHARES)
-        value = f"{idle.cpu_share:.3%} of a core, {idle.wakeups_per_s:.1f} wake-ups/s"
+        value = f"{idle.cpu_share:.3%} of a core"
+        if idle.wakeups_per_s is not None:
+            value += f", {idle.wakeups_per_s:.1f} wake-ups/s"
         rows.append((name, value, "" if idle.open_requests else shares))
     rows.append(("memory of an open request", f"{memory.bytes_per_request:,.0f} bytes", ""))
     rows.append(("left of each after its end", f"{memory.left_bytes_per_request:,.0f} bytes", ""))

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import platform
 import resource
 import statistics
+import sys
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -108,12 +110,12 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Idle(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine that nobody talks to. `cpu_share` is of one core; `wakeups_per_s` are those of its thread."""
+    """An engine that nobody talks to. `cpu_share` is of one core; `wakeups_per_s` are those of its thread, on Linux."""
 
     open_requests: int
     seconds: float
     cpu_share: float
-    wakeups_per_s: float
+    wakeups_per_s: float | None
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +169,7 @@ class Noise:
         return Machine(
             python=f"{platform.python_implementation()} {platform.python_version()}",
             system=f"{platform.system()} {platform.machine()}",
-            cpus=len(os.sched_getaffinity(0)),
+            cpus=os.cpu_count() or 1,
             load_before=self._load_before,
             load_after=os.getloadavg()[0],
             spin_us=Spread.of(self._spins),
@@ -280,7 +282,7 @@ async def measure_throughput(shape: Shape, repetitions: int, seconds: float) -> 
     loads: list[Load] = []
     floors: list[float] = []
     async with open_engine(shape) as instant, open_floor(shape) as floor:
-        await run_load(instant, WARM_UP_S)
+        await run_load(instant, min(WARM_UP_S, seconds))
         for _ in range(repetitions):
             gc.collect()
             loads.append(await run_load(instant, seconds))
@@ -343,7 +345,7 @@ async def measure_idle(shape: Shape, seconds: float, open_requests: int = 0) -> 
         open_requests=open_requests,
         seconds=elapsed,
         cpu_share=(cpu_after - cpu) / elapsed,
-        wakeups_per_s=(wakeups_after - wakeups) / elapsed,
+        wakeups_per_s=None if math.isnan(wakeups) else (wakeups_after - wakeups) / elapsed,
     )
 
 
@@ -376,7 +378,7 @@ async def measure_open_requests(shape: Shape, at: Sequence[int], seconds: float)
         async with open_engine(shape) as instant:
             streams = instant.hold(count)
             await instant.wait_held(count)
-            await run_load(instant, WARM_UP_S)
+            await run_load(instant, min(WARM_UP_S, seconds))
             costs.append(_us_per_output([await run_load(instant, seconds / 3) for _ in range(3)]))
             await _leave(instant, streams)
     return Growth(of="open requests", shape=str(shape), at=tuple(at), us_per_output=tuple(costs))
@@ -388,7 +390,7 @@ async def measure_replicas(shape: Shape, at: Sequence[int], seconds: float) -> G
     for count in at:
         scaled = msgspec.structs.replace(shape, replicas=count, concurrent=shape.concurrent * count)
         async with open_engine(scaled) as instant:
-            await run_load(instant, WARM_UP_S)
+            await run_load(instant, min(WARM_UP_S, seconds))
             costs.append(_us_per_output([await run_load(instant, seconds / 3) for _ in range(3)]))
     return Growth(of="replicas", shape=str(shape), at=tuple(at), us_per_output=tuple(costs))
 
@@ -442,9 +444,10 @@ def _finals(shape: Shape) -> int:
     return sum(shape.is_final(stage) for stage in range(shape.stages))
 
 
-def _thread_use() -> tuple[float, int]:
-    use = resource.getrusage(resource.RUSAGE_THREAD)
-    return time.thread_time(), use.ru_nvcsw
+def _thread_use() -> tuple[float, float]:
+    """Processor time, and how often the thread waited; the latter is counted on Linux only."""
+    waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw if sys.platform == "linux" else math.nan
+    return time.thread_time(), waits
 
 
 def _object_bytes() -> int:

@@ -21,7 +21,7 @@ from podium.payloads import Text
 from podium.ports.stage_backend import BackendDead, Capabilities, Placement, StageTask
 
 HOLD = Text("hold this job open until it is stopped")
-"""A job that gets this among its inputs gives nothing: that is how requests are kept open."""
+"""A job that is submitted with this stands still when it comes to it: that is how requests are kept open."""
 PIECE = Text("piece")
 """Every output."""
 FINISH = Finish(FinishReason.STOP)
@@ -38,14 +38,15 @@ class NoParams(msgspec.Struct, frozen=True):
 
 
 class _Run:
-    """One job: how many outputs it owes, and whether more input may come."""
+    """One job: how many outputs it owes, and whether it is closed: finished once those are given."""
 
-    __slots__ = ("given", "is_closed", "owed")
+    __slots__ = ("given", "is_closed", "is_held", "owed")
 
-    def __init__(self, owed: int, *, is_closed: bool) -> None:
+    def __init__(self, owed: int, *, is_closed: bool, is_held: bool) -> None:
         self.owed = owed
         self.given = 0
         self.is_closed = is_closed
+        self.is_held = is_held
 
 
 class InstantBackend:
@@ -67,7 +68,7 @@ class InstantBackend:
         self._outputs = checked.outputs
         self._runs: dict[JobKey, _Run] = {}
         self._ready: dict[JobKey, _Run] = {}
-        self._changed = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._is_closed = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.given = 0
@@ -75,6 +76,11 @@ class InstantBackend:
 
     def __repr__(self) -> str:
         return f"<InstantBackend {self._stage}, {len(self._runs)} jobs, {len(self._ready)} with outputs to give>"
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs it has."""
+        return len(self._runs)
 
     @classmethod
     def parse_options(cls, values: Mapping[str, object]) -> InstantOptions:
@@ -92,23 +98,27 @@ class InstantBackend:
 
     def submit(self, task: StageTask) -> None:
         """Take a job."""
-        held = HOLD in task.inputs
-        owed = self._outputs if self._outputs and not task.input_open else 0
-        run = self._runs[task.job] = _Run(owed or self._owed(task.inputs), is_closed=not task.input_open and not held)
-        if not held:
+        inputs = task.inputs
+        is_held = HOLD in inputs
+        is_closed = not (task.input_open or is_held)
+        owed = self._outputs if is_closed else 0
+        if not self._outputs:
+            owed = inputs.index(HOLD) if is_held else len(inputs)
+        run = self._runs[task.job] = _Run(owed, is_closed=is_closed, is_held=is_held)
+        if owed or is_closed:
             self._note(task.job, run)
 
     def feed(self, job: JobKey, inputs: Sequence[Payload]) -> None:
         """Owe an output for each item, unless the number of outputs is fixed."""
         run = self._runs.get(job)
-        if run is not None:
-            run.owed += self._owed(inputs)
+        if run is not None and not (self._outputs or run.is_held):
+            run.owed += len(inputs)
             self._note(job, run)
 
     def end_input(self, job: JobKey) -> None:
         """Finish once everything owed was given."""
         run = self._runs.get(job)
-        if run is not None:
+        if run is not None and not run.is_held:
             run.is_closed = True
             run.owed += self._outputs
             self._note(job, run)
@@ -126,8 +136,8 @@ class InstantBackend:
         while not self._ready:
             if self._is_closed:
                 raise BackendDead("the backend is closed")
-            self._changed.clear()
-            await self._changed.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         ready, self._ready = self._ready, {}
         self.steps += 1
         return [self._step(job, run) for job, run in ready.items()]
@@ -141,15 +151,17 @@ class InstantBackend:
         self._is_closed = True
         self._runs.clear()
         self._ready.clear()
-        self._changed.set()
-
-    def _owed(self, inputs: Sequence[Payload]) -> int:
-        return 0 if self._outputs else len(inputs)
+        self._wake()
 
     def _note(self, job: JobKey, run: _Run) -> None:
-        if run.owed or run.is_closed:
-            self._ready[job] = run
-            self._changed.set()
+        self._ready[job] = run
+        if self._waiter is not None:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        self._waiter = None
 
     def _step(self, job: JobKey, run: _Run) -> JobOutput:
         sequence = run.given
