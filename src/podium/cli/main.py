@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from podium.cli.bench import bench
 from podium.cli.check import check
 from podium.cli.generate import generate
 from podium.cli.graph import graph
@@ -51,4 +52,5 @@ app.command()(generate)
 app.command()(pipelines)
 app.command()(check)
 app.command()(graph)
+app.command()(bench)
 app.command()(replay)
