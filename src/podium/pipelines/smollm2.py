@@ -32,6 +32,8 @@ Progress = Callable[[str], None]
 FORMAT = 1
 """Raised when the same source must be converted anew."""
 
+ANNOUNCEMENT = "converting SmolLM2-135M for vLLM, once, about 40 s"
+
 _log = logging.getLogger("podium.progress")
 
 _NAME = "smollm2-135m-instruct"
@@ -80,7 +82,7 @@ def prepare_smollm2(progress: Progress = _log.info, is_abandoned: Callable[[], b
             _remove_leftovers(target.parent)
             made = Path(tempfile.mkdtemp(prefix=f".{_NAME}-", dir=target.parent))
             try:
-                progress("converting SmolLM2-135M for vLLM, once, about 40 s")
+                progress(ANNOUNCEMENT)
                 _convert_in_process(source, made, progress, is_abandoned)
                 _publish(made, target)
             finally:

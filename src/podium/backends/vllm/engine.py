@@ -5,6 +5,7 @@ With `start`, the only module that knows where things are in vLLM. It decides no
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from vllm.v1.engine.core_client import AsyncMPClient
     from vllm.v1.engine.input_processor import InputProcessor
     from vllm.v1.engine.output_processor import OutputProcessor
+
+_CONTEXT_END_S = 2.0
 
 
 class OutputCollector:
@@ -35,6 +38,16 @@ class OutputCollector:
         """Everything since the last call."""
         outputs, self._outputs = self._outputs, []
         return outputs
+
+
+def end_context(core: AsyncMPClient) -> None:
+    """End what ZeroMQ keeps for a core client that is shut down: vLLM leaves it to the end of the process.
+
+    It ends once the client's sockets are closed, which the client does on its loop.
+    """
+    end = threading.Thread(target=core.resources.ctx.term, name="vllm context end", daemon=True)
+    end.start()
+    end.join(_CONTEXT_END_S)
 
 
 class Engine:
@@ -128,6 +141,7 @@ class Engine:
             self._renderer.shutdown()
         finally:
             self.processes.kill(timeout_s)
+            end_context(self._core)
 
 
 def sampling_params(params: VllmParams) -> object:

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
-import importlib.util
 import logging
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from podium.backends.vllm.engine import Engine
+from podium.backends.vllm.engine import Engine, end_context
 from podium.backends.vllm.environment import applied, environment_for
 from podium.backends.vllm.options import PREPARER, VllmOptions
 from podium.backends.vllm.processes import ProcessTree
@@ -131,6 +131,8 @@ class Start:
                 renderer=parts.renderer,
             )
         except Exception as error:
+            if "resources" in vars(core):
+                end_context(core)
             self._check_abandoned()
             reason = f"{error}; VLLM_LOGGING_LEVEL=INFO shows vLLM's own log"
             raise StartError(self._stage, reason) from error
@@ -172,11 +174,11 @@ def resolve_model(stage: str, model: str, report: Callable[[str], None], is_aban
 
 def import_vllm(stage: str) -> None:
     """Import vLLM, or raise StartError that says how to get it, or how to mend it."""
-    if importlib.util.find_spec("vllm") is None:
+    if find_spec("vllm") is None:
         raise StartError(stage, f"vLLM is not installed; {_INSTALL}")
     try:
-        vllm = importlib.import_module("vllm")
-        importlib.import_module("vllm.v1.engine.core_client")
+        vllm = import_module("vllm")
+        import_module("vllm.v1.engine.core_client")
     except Exception as error:  # a broken installation raises whatever it likes
         reason = f"vLLM cannot be imported: {error}"
         is_torchvision = any(name in str(error) for name in ("torchvision", "torchaudio", "torchcodec"))
