@@ -17,7 +17,7 @@ from podium.core.ending import (
 from podium.core.events import Finish, FinishReason, JobOutput
 from podium.core.graph import EdgeMode, EmptyPolicy
 from podium.core.identity import PROMPT, Payload
-from podium.core.lifecycle import FORWARDING, Forwarding, JobState, JobTrigger, RequestTrigger
+from podium.core.lifecycle import FORWARDING, Forwarding, JobState, JobTrigger, RequestState, RequestTrigger
 from podium.core.records import Job, Request, Wait
 from podium.core.stage_pool import Replica, StagePool
 from podium.core.state import CoreState
@@ -29,6 +29,7 @@ _READY, _DISPATCH, _START, _FINISH = JobTrigger.READY, JobTrigger.DISPATCH, JobT
 _FOR_DISPATCH, _FOR_FIRST, _FOR_CHUNK = Wait.DISPATCH, Wait.FIRST_OUTPUT, Wait.CHUNK
 _STREAMING, _COMPLETE = EdgeMode.STREAMING, EdgeMode.COMPLETE
 _ABORT, _ERROR = FinishReason.ABORT, EmptyPolicy.ERROR
+_ABORTING = RequestState.ABORTING
 
 
 def activate(state: CoreState, request: Request) -> None:
@@ -60,21 +61,27 @@ def take_output(state: CoreState, job: Job, output: JobOutput) -> None:
     if job.is_detached:
         _take_detached(state, job, output)
         return
-    payloads, finish = _put_in_order(state, job, output)
+    order = job.order
+    payloads, finish = output.payloads, output.finish
+    if order.is_plain and output.sequence == order.expected:
+        order.expected += len(payloads)
+    else:
+        payloads, finish = _put_in_order(state, job, output)
     if job.state is _DISPATCHED:
         note_start(state, job)
     if finish is not None and finish.reason is _ABORT and job.is_stopping:
         finish = None  # the engine ended it because of our stop, whose confirmation brings the partial output
-    if payloads and job.first_output_at is None:
-        job.first_output_at = state.now
-    job.produced += len(payloads)
-    if job.order.early > job.stage.limits.max_buffered_chunks:
+    if payloads:
+        job.last_output_at = state.now
+        if job.first_output_at is None:
+            job.first_output_at = state.now
+    if not order.is_plain and order.early > job.stage.limits.max_buffered_chunks:
         fail_request(state, job.request, _overflow(job, "out of order"))
     elif finish is not None:
         _finish(state, job, payloads, finish)
     elif payloads:
         _pass_on(state, job, payloads, None)
-        if not job.is_stopping and not job.is_detached:
+        if job.wait is _FOR_FIRST:
             _await_output(state, job)
 
 
@@ -87,11 +94,7 @@ def _take_detached(state: CoreState, job: Job, output: JobOutput) -> None:
 
 
 def _put_in_order(state: CoreState, job: Job, output: JobOutput) -> tuple[tuple[Payload, ...], Finish | None]:
-    order = job.order
-    if order.is_plain and output.sequence == order.expected:
-        order.expected += len(output.payloads)
-        return output.payloads, output.finish
-    payloads, finish, repeated = order.accept(output)
+    payloads, finish, repeated = job.order.accept(output)
     if repeated:
         state.drop(repeated)
     return payloads, finish
@@ -102,9 +105,7 @@ def append_input(state: CoreState, request: Request, payloads: tuple[Payload, ..
     for job in request.jobs:
         if PROMPT not in job.inputs:
             continue
-        if payloads:
-            _feed(state, job, PROMPT, _STREAMING, payloads)
-        if request.is_over:
+        if payloads and not _feed(state, job, PROMPT, _STREAMING, payloads):
             return
         if last:
             _end_source(state, job, PROMPT, _STREAMING, FinishReason.STOP, is_empty=False)
@@ -148,7 +149,7 @@ def _await_output(state: CoreState, job: Job) -> None:
         state.wait(job, Wait.INPUT, limits.chunk_timeout_s)
     elif job.open_sources:
         state.end_wait(job)
-    elif job.produced:
+    elif job.order.expected:
         state.wait(job, _FOR_CHUNK, limits.chunk_timeout_s)
     else:
         state.wait(job, _FOR_FIRST, limits.first_output_timeout_s)
@@ -156,35 +157,39 @@ def _await_output(state: CoreState, job: Job) -> None:
 
 def _pass_on(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish | None) -> None:
     """Give output to the client, when the stage is final, and to every consumer; an aborting request has none."""
-    if job.plan.is_final:
+    plan, request = job.plan, job.request
+    if plan.is_final:
         emit_final(state, job, payloads, finish)
-    if job.request.is_aborting:
-        if not job.plan.is_final:
+    if request.state is _ABORTING:
+        if not plan.is_final:
             state.release(payloads)
         return
-    if not payloads or job.request.open_finals == 0:
-        return
-    for link in job.plan.links:
-        _feed(state, job.request.jobs[link.consumer], job.stage.name, link.mode, payloads)
-        if job.request.is_over:
-            return
+    if payloads and request.open_finals:
+        for link in plan.links:
+            if not _feed(state, request.jobs[link.consumer], job.stage.name, link.mode, payloads):
+                return
 
 
-def _feed(state: CoreState, job: Job, source: str, mode: EdgeMode, payloads: tuple[Payload, ...]) -> None:
+def _feed(state: CoreState, job: Job, source: str, mode: EdgeMode, payloads: tuple[Payload, ...]) -> bool:
+    """Give a consumer more of a source, now or at its start; False when that ended the request."""
+    if mode is _STREAMING and (job.state is _RUNNING or job.state is _DISPATCHED):
+        sequence = job.inputs[source].note_sent(payloads)
+        replica, key = job.place()
+        state.effects.append(FeedJob(replica, key, source, sequence, payloads))
+        return True
     if job.is_over:
         if source not in job.plan.shared:
             state.release(payloads)
-        return
+        return True
     buffer = job.inputs[source]
     is_first = not buffer.has_begun
     buffer.unsent.extend(payloads)
-    if job.replica is not None and job.key is not None and mode is _STREAMING:
-        sequence, fresh = buffer.take()
-        state.effects.append(FeedJob(job.replica.key, job.key, source, sequence, fresh))
-    elif len(buffer.unsent) > job.stage.limits.max_buffered_chunks:
+    if len(buffer.unsent) > job.stage.limits.max_buffered_chunks:
         fail_request(state, job.request, _overflow(job, f"from '{source}', before they could be used"))
-    elif is_first and mode is _STREAMING and source != PROMPT:
+        return False
+    if is_first and mode is _STREAMING and source != PROMPT:
         _satisfy(state, job)
+    return True
 
 
 def _satisfy(state: CoreState, job: Job) -> None:
@@ -212,7 +217,7 @@ def _finish(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: F
 
 def _finish_usable(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish) -> None:
     request = job.request
-    is_empty = job.produced == 0
+    is_empty = job.order.expected == 0
     if is_empty and job.stage.on_empty is _ERROR and not request.is_aborting:
         fail_request(state, request, _finished_empty(job))
         return

@@ -410,6 +410,9 @@ class Orchestrator:
     def _expire_job(self, job: Job) -> None:
         state = self._state
         wait, job.wait = job.wait, Wait.NOTHING
+        if wait is Wait.CHUNK and (due := job.last_output_at + job.stage.limits.chunk_timeout_s) > state.now:
+            state.wait(job, Wait.CHUNK, due - state.now)  # outputs came since; they only noted their time
+            return
         match wait:
             case Wait.STOP:
                 give_up_stop(state, job)

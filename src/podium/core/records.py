@@ -13,7 +13,7 @@ from podium.core.deadlines import Timer
 from podium.core.effects import SourceInput, StageTimings
 from podium.core.events import FinishReason, RequestSubmitted
 from podium.core.graph import Stage
-from podium.core.identity import MAIN, PROMPT, JobKey, Payload
+from podium.core.identity import MAIN, PROMPT, JobKey, Payload, ReplicaKey
 from podium.core.lifecycle import (
     AT_REPLICA,
     BEFORE_REPLICA,
@@ -68,6 +68,14 @@ class SourceBuffer:
         """Whether there is, or was, anything of this source."""
         return self.sent > 0 or bool(self.unsent)
 
+    def note_sent(self, payloads: tuple[Payload, ...]) -> int:
+        """Count payloads that go to the replica at once; returns the number of the first."""
+        sequence = self.sent
+        self.sent += len(payloads)
+        if self.history is not None:
+            self.history.extend(payloads)
+        return sequence
+
     def take(self) -> tuple[int, tuple[Payload, ...]]:
         """Everything unsent with the number of its first, now counted as sent."""
         sequence, payloads = self.sent, tuple(self.unsent)
@@ -89,8 +97,9 @@ class Job(Timer):
     """The work of one request at one stage. Its timer is the one wait that it is in."""
 
     __slots__ = (
-        "attempts", "finish_reason", "first_output_at", "finished_at", "inputs", "is_detached", "key", "missing",
-        "open_sources", "order", "partial", "plan", "produced", "queued_at", "replica", "request", "stage",
+        "attempts", "finish_reason", "first_output_at", "finished_at", "inputs", "is_detached", "key", "last_output_at",
+        "missing",
+        "open_sources", "order", "partial", "plan", "queued_at", "replica", "request", "stage",
         "started_at", "state", "wait",
     )  # fmt: skip
 
@@ -112,7 +121,7 @@ class Job(Timer):
             self.inputs[PROMPT] = SourceBuffer(PROMPT, keeps_history=self.stage.rerun)
         self.missing = len(plan.sources)
         self.open_sources = len(self.inputs)
-        self.produced = 0
+        self.last_output_at = 0.0
         self.partial: Payload = None
         self.finish_reason: FinishReason | None = None
         self.is_detached = False
@@ -149,7 +158,7 @@ class Job(Timer):
     @property
     def can_rerun(self) -> bool:
         """Whether it may run again from its saved input: allowed once, while nothing of it was passed on."""
-        return self.stage.rerun and self.attempts == 1 and self.produced == 0 and not self.is_detached
+        return self.stage.rerun and self.attempts == 1 and self.order.expected == 0 and not self.is_detached
 
     def advance(self, trigger: JobTrigger) -> None:
         """Move through the table."""
@@ -160,6 +169,12 @@ class Job(Timer):
         self.attempts += 1
         self.key = JobKey(self.request.id, self.stage.name, MAIN, attempt)
         return self.key
+
+    def place(self) -> tuple[ReplicaKey, JobKey]:
+        """Where a job that a replica has is, and under which key."""
+        assert self.replica is not None
+        assert self.key is not None
+        return self.replica.key, self.key
 
     def take_inputs(self) -> tuple[SourceInput, ...]:
         """Everything that is there, for the start."""
