@@ -137,6 +137,7 @@ class Model:
         self._must_release: list[Payload] = []
         self._may_end: set[int] | None = None
         self._over_before: set[JobKey] = set()
+        self._gave_up_now: set[int] = set()
 
     # Questions
 
@@ -164,6 +165,7 @@ class Model:
         """Check what the core answered to `event`, or to the passing of time until `now`."""
         self._must_release = []
         self._may_end = None
+        self._gave_up_now = set()
         self._over_before = {key for key, job in self.jobs.items() if job.is_over}
         refusal = None
         if event is not None:
@@ -341,6 +343,7 @@ class Model:
                 job.finish = finish
             case FinishReason.ABORT:
                 job.ticket.is_aborting = True
+                self._gave_up_now.add(job.ticket.event.ticket)
             case FinishReason.ERROR:
                 self._leave_without_end(job)
             case _:
@@ -669,7 +672,8 @@ class Model:
         job = self.jobs[key]
         assert job.replica == replica, "fed at another replica than it started on"
         assert job.ticket.is_open, f"{key} was fed after the end of its request"
-        assert not job.ticket.is_aborting, f"{key} was fed during an abort"
+        is_before_abort = job.ticket.event.ticket in self._gave_up_now  # chunks came with the finish `abort`
+        assert is_before_abort or not job.ticket.is_aborting, f"{key} was fed during an abort"
         assert not job.is_over, f"{key} was fed after its end"
         return job
 
