@@ -22,6 +22,7 @@ from podium.runtime.config import PipelineConfig, StageConfig, StageParams
 from podium.runtime.journal import Journal
 from podium.runtime.marked_yaml import nearest
 from podium.runtime.parts import EngineParts, StageParts
+from podium.transports.polling import PollingClient
 
 BACKENDS: Mapping[str, str] = {
     "function": "podium.backends.function:FunctionBackend",
@@ -248,7 +249,7 @@ def _stage_parts(config: StageConfig, produces: Mapping[str, Modality]) -> Stage
     sources = {source.stage: produces[source.stage] for source in config.stage.sources}
 
     def make_client(replica: ReplicaKey) -> StageClient:
-        return cast(
+        client = cast(
             "StageClient",
             make_transport(
                 replica,
@@ -258,6 +259,7 @@ def _stage_parts(config: StageConfig, produces: Mapping[str, Modality]) -> Stage
                 backend.capabilities.placement,
             ),
         )
+        return client if config.poll_interval_s is None else PollingClient(client, config.poll_interval_s)
 
     def parse_params(values: Mapping[str, object]) -> Payload:
         return backend.parse_params(options, values)

@@ -27,7 +27,8 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of a file: what the core must know of it (`stage`), and what runs it, where, how often.
 
     `backend`, `processor` and `transport` are names for the catalog. `options` and `params` are as written in the file;
-    the backend's `parse_options` and `parse_params` have accepted them.
+    the backend's `parse_options` and `parse_params` have accepted them. With a `poll_interval_s` the replicas' outputs
+    are picked up so often, in seconds, instead of one by one as they come.
     """
 
     stage: Stage
@@ -37,6 +38,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True):
     processor_options: Mapping[str, object] = {}
     params: Mapping[str, object] = {}
     transport: str = DEFAULT_TRANSPORT
+    poll_interval_s: float | None = None
     replicas: int = 1
 
     @property

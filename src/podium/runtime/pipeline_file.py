@@ -6,6 +6,7 @@ engine and starts nothing.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ from podium.runtime.marked_yaml import FaultLog, Section, nearest, parse_yaml, p
 PIPELINE_KEYS = ("name", "description", "requires", "install", "limits", "stages")
 STAGE_KEYS = (
     *("kind", "produces", "output", "sources", "backend", "options", "processor", "processor_options", "params"),
-    *("transport", "replicas", "on_empty", "prewarm", "rerun", "limits"),
+    *("transport", "poll_interval_s", "replicas", "on_empty", "prewarm", "rerun", "limits"),
 )
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SOURCE = re.compile(r"source '([^']*)'")
@@ -155,6 +156,7 @@ class _Reader:
             processor_options=section.mapping("processor_options"),
             params=section.mapping("params"),
             transport=section.scalar("transport", str) or DEFAULT_TRANSPORT,
+            poll_interval_s=section.scalar("poll_interval_s", float),
             replicas=1 if (replicas := section.scalar("replicas", int)) is None else replicas,
         )
         self._check_stage(section, config, has_processor=processor is not None)
@@ -203,6 +205,9 @@ class _Reader:
             log.add(section.place("prewarm"), "the stage has no streaming source to be started before", remedy)
         if config.replicas < 1:
             log.add(section.place("replicas"), f"{config.replicas} makes no sense", "it must be at least 1")
+        if config.poll_interval_s is not None and not 0 < config.poll_interval_s < math.inf:
+            remedy = "it must be greater than 0 (seconds), or be left out"
+            log.add(section.place("poll_interval_s"), f"{config.poll_interval_s} makes no sense", remedy)
         if config.transport not in self._catalog.transports:
             remedy = nearest(config.transport, self._catalog.transports)
             log.add(section.place("transport"), f"unknown transport '{config.transport}'", remedy)
