@@ -38,11 +38,21 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     pixels: npt.NDArray[np.uint8]
 
 
+class SegmentEnd(msgspec.Struct, frozen=True):
+    """Stands in a stream where one segment of it ends (a turn of a session, say) and the stage goes on.
+
+    It travels in order like any payload: consumers may act on it, and callers get an item with `segment_finished`. It
+    says nothing about the end of a stage, or of the request.
+    """
+
+
 def join(pieces: Sequence[object]) -> object:
     """The whole that `pieces` of one stream make: texts and sounds are concatenated, anything else becomes a list.
 
-    A single piece is its own whole; no piece at all is None. Sounds must share one sample rate (ValueError).
+    A single piece is its own whole; no piece at all is None. Ends of segments leave no trace. Sounds must share one
+    sample rate (ValueError).
     """
+    pieces = [piece for piece in pieces if not isinstance(piece, SegmentEnd)]
     if not pieces:
         return None
     if len(pieces) == 1:

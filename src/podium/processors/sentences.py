@@ -15,7 +15,7 @@ import msgspec
 from podium.core.graph import Modality
 from podium.core.identity import PROMPT, JobKey, Payload
 from podium.options import read_options
-from podium.payloads import Text
+from podium.payloads import SegmentEnd, Text
 from podium.ports.input_processor import InputStream
 from podium.processors.plain_text import make_plain
 from podium.processors.sentence_ends import Lengths, find_end
@@ -37,7 +37,7 @@ class SentencesOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SentencesProcessor:
-    """Gives each sentence as a Text of its own, stripped, with single spaces."""
+    """Gives each sentence as a Text of its own, stripped, with single spaces. The end of a segment ends a sentence."""
 
     accepts: ClassVar[frozenset[Modality] | None] = frozenset({Modality.TEXT})
 
@@ -66,7 +66,11 @@ class _SentencesStream:
 
     def feed(self, source: str, payloads: Sequence[Payload]) -> Sequence[Payload]:
         cutter = self._cutters[source]
-        return self._finished(cutter.feed("".join(text_of(source, payload) for payload in payloads)))
+        sentences: list[str] = []
+        for payload in payloads:
+            ends = isinstance(payload, SegmentEnd)
+            sentences += cutter.end() if ends else cutter.feed(text_of(source, payload))
+        return self._finished(sentences)
 
     def end(self, source: str) -> Sequence[Payload]:
         return self._finished(self._cutters[source].end())

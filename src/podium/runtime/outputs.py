@@ -18,8 +18,9 @@ class OmniOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     An item either carries a piece of output (`delta`), or says that an output is finished: then `stage_finished` is
     set and `delta` is None; `finish_reason`, `usage` (counts, for instance of tokens) and `timings` are there; and
-    when it was aborted, `partial` is everything that its stage had generated. `request_finished` stands on the last
-    item. `at` is when the item left the core, in seconds on the engine's monotonic clock.
+    when it was aborted, `partial` is everything that its stage had generated. Where a stage ends a segment and goes
+    on, an item without `delta` has `segment_finished`. `request_finished` stands on the last item. `at` is when the
+    item left the core, in seconds on the engine's monotonic clock.
     """
 
     request_id: str
@@ -30,6 +31,7 @@ class OmniOutput(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     delta: Payload = None
     partial: Payload = None
+    segment_finished: bool = False
     stage_finished: bool = False
     request_finished: bool = False
     finish_reason: FinishReason | None = None

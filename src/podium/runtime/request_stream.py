@@ -148,6 +148,7 @@ class RequestStream:
         output = stage.output or stage.name
         sequence = effect.sequence
         for payload in effect.payloads:
+            ends_segment = isinstance(payload, payloads.SegmentEnd)
             self._items.append(
                 OmniOutput(
                     request_id=self.request_id,
@@ -156,7 +157,8 @@ class RequestStream:
                     modality=stage.produces,
                     sequence=sequence,
                     at=effect.at,
-                    delta=payload,
+                    delta=None if ends_segment else payload,
+                    segment_finished=ends_segment,
                 )
             )
             sequence += 1
