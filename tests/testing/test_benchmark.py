@@ -94,6 +94,16 @@ async def test_growth_is_measured_at_each_number() -> None:
     assert (replicas.of, replicas.at, len(replicas.us_per_output)) == ("replicas", (1, 3), 2)
 
 
+async def test_requests_are_held_at_every_first_stage() -> None:
+    async with open_engine(parse_shape("fan-in:3x2x1")) as instant:
+        streams = await instant.hold(3)
+        core = (await instant.engine.statistics()).core
+        assert [stage.running for stage in core.stages.values()] == [3, 3, 0]
+        await instant.leave(streams)
+        assert streams == []
+        assert [backend.jobs for backend in instant.backends] == [0, 0, 0]
+
+
 async def test_waiting_for_requests_that_never_come_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "QUESTIONS", 3)
     async with open_engine(parse_shape("1x1x1")) as instant:

@@ -42,6 +42,8 @@ WARM_UP_S = 0.15
 PROMPT = "prompt"
 QUESTIONS = 100_000
 """How often the engine is asked whether it has come to where a measurement can begin."""
+AT_A_TIME = 256
+"""Requests that are opened, or left, before the engine is asked whether it is that far: it keeps answering."""
 
 
 class BenchmarkError(Exception):
@@ -197,19 +199,32 @@ class InstantEngine:
             items += 1
         return items
 
-    def hold(self, count: int) -> list[RequestStream]:
-        """Open requests that stay open until they are left. Nobody waits for them."""
-        return [self.engine.generate(HOLD) for _ in range(count)]
+    async def hold(self, count: int) -> list[RequestStream]:
+        """Open requests that stay open until they are left, each with a job at a stage. Nobody reads them."""
+        streams: list[RequestStream] = []
+        while len(streams) < count:
+            streams += [self.engine.generate(HOLD) for _ in range(min(count - len(streams), AT_A_TIME))]
+            await self.wait_held(len(streams))
+        return streams
+
+    async def leave(self, streams: list[RequestStream]) -> None:
+        """Leave requests that are held, and forget them; return when every stage has stopped its jobs."""
+        while streams:
+            for stream in streams[-AT_A_TIME:]:
+                await stream.aclose()
+            del streams[-AT_A_TIME:], stream
+            await self.wait_held(len(streams))
 
     async def wait_held(self, count: int) -> None:
-        """Wait until exactly `count` requests are open and a stage has a job of each; with 0, until no stage has any.
+        """Wait until exactly `count` requests are open, and every stage without sources has as many jobs.
 
         Raises BenchmarkError when that does not come.
         """
+        first_stages = sum(not self.shape.sources(stage) for stage in range(self.shape.stages))
         for _ in range(QUESTIONS):
             core = (await self.engine.statistics()).core
             jobs = sum(replica.inflight for stage in core.stages.values() for replica in stage.replicas)
-            if core.requests == count and (jobs >= count if count else jobs == 0):
+            if core.requests == count and jobs == count * first_stages:
                 return
         raise BenchmarkError(f"the core does not come to {count} open requests")
 
@@ -333,14 +348,13 @@ async def measure_latency(shape: Shape, repetitions: int, calls: int) -> Latency
 async def measure_idle(shape: Shape, seconds: float, open_requests: int = 0) -> Idle:
     """Let an engine stand still for `seconds`, with so many requests open that wait for a stage."""
     async with open_engine(shape) as instant:
-        streams = instant.hold(open_requests)
-        await instant.wait_held(open_requests)
+        streams = await instant.hold(open_requests)
         cpu, wakeups = await instant.ask(_thread_use)
         began = time.perf_counter()
         await asyncio.sleep(seconds)
         elapsed = time.perf_counter() - began
         cpu_after, wakeups_after = await instant.ask(_thread_use)
-        await _leave(instant, streams)
+        await instant.leave(streams)
     return Idle(
         open_requests=open_requests,
         seconds=elapsed,
@@ -354,13 +368,11 @@ async def measure_memory(shape: Shape, open_requests: int) -> Memory:
     tracemalloc.start()
     try:
         async with open_engine(shape, max_remembered=1) as instant:
-            await _leave(instant, instant.hold(open_requests))
+            await instant.leave(await instant.hold(open_requests))
             before = _object_bytes()
-            streams = instant.hold(open_requests)
-            await instant.wait_held(open_requests)
+            streams = await instant.hold(open_requests)
             held = _object_bytes()
-            await _leave(instant, streams)
-            streams.clear()
+            await instant.leave(streams)
             left = _object_bytes()
     finally:
         tracemalloc.stop()
@@ -376,11 +388,10 @@ async def measure_open_requests(shape: Shape, at: Sequence[int], seconds: float)
     costs: list[float] = []
     for count in at:
         async with open_engine(shape) as instant:
-            streams = instant.hold(count)
-            await instant.wait_held(count)
+            streams = await instant.hold(count)
             await run_load(instant, min(WARM_UP_S, seconds))
             costs.append(_us_per_output([await run_load(instant, seconds / 3) for _ in range(3)]))
-            await _leave(instant, streams)
+            await instant.leave(streams)
     return Growth(of="open requests", shape=str(shape), at=tuple(at), us_per_output=tuple(costs))
 
 
@@ -428,12 +439,6 @@ async def _median_us(call: Callable[[], Coroutine[object, object, object]], call
         await call()
         times.append(time.perf_counter() - began)
     return 1e6 * statistics.median(times)
-
-
-async def _leave(instant: InstantEngine, streams: Sequence[RequestStream]) -> None:
-    for stream in streams:
-        await stream.aclose()
-    await instant.wait_held(0)
 
 
 def _us_per_output(loads: Sequence[Load]) -> float:
