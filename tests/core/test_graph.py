@@ -1,0 +1,122 @@
+"""Graphs: their order, and the text of everything that can be wrong with one."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from podium.core.graph import EdgeMode, Graph, Limits, Modality, Source, Stage, StageKind, find_faults
+from podium.errors import ConfigurationError
+from tests.support.core_world import complete, make_stage, streaming
+
+
+def texts(*stages: Stage) -> list[str]:
+    return [str(fault) for fault in find_faults(stages)]
+
+
+def test_stages_are_in_topological_order_whatever_the_order_of_the_file() -> None:
+    graph = Graph([make_stage("c", complete("b"), output="out"), make_stage("b", streaming("a")), make_stage("a")])
+    assert tuple(graph.stages) == ("a", "b", "c")
+    assert dict(graph.consumers) == {"a": ("b",), "b": ("c",), "c": ()}
+    assert {output: stage.name for output, stage in graph.outputs.items()} == {"out": "c"}
+    assert repr(graph) == "<Graph a b c outputs=out>"
+
+
+def test_edges_are_complete_unless_they_say_otherwise() -> None:
+    assert Source("a").mode is EdgeMode.COMPLETE
+
+
+@pytest.mark.rule("ORCH-INV-300")
+@pytest.mark.case("B049")
+def test_all_faults_are_named_at_once() -> None:
+    stages = [make_stage("a", complete("nobody")), make_stage("b", limits=Limits(max_inflight=0))]
+    with pytest.raises(ConfigurationError) as caught:
+        Graph(stages, "voice.yaml")
+    assert str(caught.value).splitlines() == [
+        "voice.yaml: 3 faults",
+        "  stages: no stage is final, so no request could ever complete; give a stage an `output`",
+        "  stage 'a', sources: unknown source 'nobody'; use one of: a, b",
+        "  stage 'b', limits.max_inflight: 0 makes no sense; it must be greater than 0, and finite",
+    ]
+
+
+def test_no_stage_at_all() -> None:
+    assert texts() == ["stages: there is no stage; declare at least one"]
+
+
+def test_an_empty_name_and_one_that_is_used_twice() -> None:
+    assert texts(make_stage("", output="x"), make_stage("a", output="y"), make_stage("a", output="z")) == [
+        "stages: a stage has an empty name; name it",
+        "stage 'a': the name is used twice; give each stage a name of its own",
+    ]
+
+
+def test_an_output_that_two_stages_claim() -> None:
+    assert texts(make_stage("a", output="text"), make_stage("b", output="text")) == [
+        "stage 'b', output: 'text' is already the output of stage 'a'; give each output a name of its own"
+    ]
+
+
+def test_a_source_that_is_listed_twice() -> None:
+    assert texts(make_stage("a"), make_stage("b", complete("a"), streaming("a"), output="out")) == [
+        "stage 'b', sources: source 'a' is listed twice; list it once"
+    ]
+
+
+def test_a_source_that_the_processor_does_not_take() -> None:
+    picky = msgspec.structs.replace(
+        make_stage("b", complete("a"), output="out"), accepts=frozenset({Modality.IMAGE, Modality.LATENT})
+    )
+    assert texts(make_stage("a"), picky) == [
+        (
+            "stage 'b', sources: source 'a' produces text, which the input processor does not take; "
+            "use a processor for text, or a source that produces image, latent"
+        )
+    ]
+    fitting = msgspec.structs.replace(picky, accepts=frozenset({Modality.TEXT}))
+    assert texts(make_stage("a"), fitting) == []
+
+
+def test_an_output_that_no_client_can_get() -> None:
+    tokens = Stage(name="a", kind=StageKind.AUTOREGRESSIVE, produces=Modality.TOKENS, output="tokens")
+    assert texts(tokens) == [
+        (
+            "stage 'a', output: tokens cannot be delivered to a client; "
+            "make a stage final that produces one of: embedding, image, speech, text, video"
+        )
+    ]
+
+
+@pytest.mark.parametrize("name", [field.name for field in msgspec.structs.fields(Limits)])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_limits_that_make_no_sense(name: str, value: float) -> None:
+    limits = msgspec.structs.replace(Limits(), **{name: value})
+    assert texts(make_stage("a", output="out", limits=limits)) == [
+        f"stage 'a', limits.{name}: {value} makes no sense; it must be greater than 0, and finite"
+    ]
+
+
+def test_a_cycle() -> None:
+    faults = texts(make_stage("a", complete("b"), output="out"), make_stage("b", complete("a")))
+    assert faults in (
+        [f"stages: the sources form a cycle: {path}; remove one of these sources"]
+        for path in ("a -> b -> a", "b -> a -> b")
+    )
+
+
+def test_a_stage_that_no_output_needs() -> None:
+    assert texts(make_stage("a", output="out"), make_stage("b", complete("a")), make_stage("c", complete("b"))) == [
+        f"stage '{name}': no output needs it, so it would never run; "
+        "give it an `output`, make it a source of another stage, or remove it"
+        for name in "bc"
+    ]
+
+
+def test_a_source_that_two_stages_need_is_visited_once() -> None:
+    diamond = (
+        make_stage("a"),
+        make_stage("b", complete("a")),
+        make_stage("c", complete("a")),
+        make_stage("d", complete("b"), complete("c"), output="out"),
+    )
+    assert texts(*diamond) == []

@@ -1,0 +1,188 @@
+"""Requests and jobs as records: what they answer about themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from podium.core.effects import SourceInput, StageTimings
+from podium.core.events import Finish, FinishReason, JobOutput, RequestSubmitted
+from podium.core.graph import Graph, Stage
+from podium.core.identity import MAIN, PROMPT, JobKey, ReplicaKey
+from podium.core.lifecycle import JobTrigger, RequestTrigger
+from podium.core.plan import Planner
+from podium.core.records import Job, Request, SourceBuffer, Wait
+from podium.core.stage_pool import Replica
+from podium.errors import InternalError
+from tests.support.core_world import complete, make_stage, streaming, voice
+
+REPLICA = Replica(ReplicaKey("b", 0, 0))
+
+
+def make_request(*stages: Stage, input_open: bool = False) -> Request:
+    event = RequestSubmitted(ticket=7, request_id="r", input_open=input_open)
+    return Request(event, Planner(Graph(stages or voice())).plan(None), 1, 10.0)
+
+
+def dispatched(job: Job) -> Job:
+    job.advance(JobTrigger.READY)
+    job.advance(JobTrigger.DISPATCH)
+    job.new_key(1)
+    job.replica = REPLICA
+    return job
+
+
+class TestSourceBuffer:
+    def test_taking_counts_as_sent(self) -> None:
+        buffer = SourceBuffer("a", keeps_history=False)
+        begun = [buffer.has_begun]
+        buffer.unsent += ["x", "y"]
+        begun.append(buffer.has_begun)
+        assert buffer.take() == (0, ("x", "y"))
+        assert buffer.take() == (2, ())
+        begun.append(buffer.has_begun)
+        assert begun == [False, True, True]
+
+    def test_what_goes_at_once_counts_as_sent(self) -> None:
+        buffer = SourceBuffer("a", keeps_history=False)
+        assert buffer.note_sent(("x", "y")) == 0
+        assert buffer.note_sent(("z",)) == 2
+        assert buffer.history is None
+
+    def test_a_saved_input_can_be_sent_again(self) -> None:
+        buffer = SourceBuffer("a", keeps_history=True)
+        buffer.unsent.append("x")
+        buffer.take()
+        buffer.note_sent(("y",))
+        buffer.unsent.append("z")
+        buffer.rewind()
+        assert buffer.take() == (0, ("x", "y", "z"))
+
+    def test_what_was_not_saved_is_gone(self) -> None:
+        buffer = SourceBuffer("a", keeps_history=False)
+        buffer.note_sent(("x",))
+        buffer.rewind()
+        assert buffer.take() == (0, ())
+
+
+class TestJob:
+    def test_repr_says_where_it_is_and_what_it_waits_for(self) -> None:
+        job = make_request().jobs[1]
+        assert repr(job) == "<Job r/b waiting>"
+        dispatched(job).wait = Wait.DISPATCH
+        assert repr(job) == "<Job r/b dispatched on b[0]@0, waits for confirmation of the start>"
+
+    def test_questions_about_its_state(self) -> None:
+        job = make_request().jobs[0]
+        assert (job.is_before_replica, job.is_at_replica, job.is_stopping, job.is_over) == (True, False, False, False)
+        dispatched(job)
+        assert (job.is_before_replica, job.is_at_replica, job.is_stopping, job.is_over) == (False, True, False, False)
+        job.advance(JobTrigger.STOP)
+        assert (job.is_at_replica, job.is_stopping) == (True, True)
+        job.advance(JobTrigger.STOP_FAILS)
+        assert (job.is_at_replica, job.is_stopping) == (True, True)
+        job.advance(JobTrigger.CONFIRM_STOP)
+        assert (job.is_at_replica, job.is_stopping, job.is_over) == (False, False, True)
+
+    def test_each_attempt_has_a_key_of_its_own(self) -> None:
+        job = make_request().jobs[0]
+        assert job.new_key(4) == JobKey("r", "a", MAIN, 4)
+        assert job.new_key(5) == JobKey("r", "a", MAIN, 5)
+        assert job.attempts == 2
+
+    def test_its_place_is_its_replica_and_key(self) -> None:
+        assert dispatched(make_request().jobs[1]).place() == (REPLICA.key, JobKey("r", "b", MAIN, 1))
+
+    def test_it_may_run_again_once_and_only_with_nothing_passed_on(self) -> None:
+        job = make_request(make_stage("b", output="out", rerun=True)).jobs[0]
+        answers = [job.can_rerun]
+        job.new_key(1)
+        answers.append(job.can_rerun)
+        job.order.accept(JobOutput(JobKey("r", "b", MAIN, 1), 0, ("x",)))
+        answers.append(job.can_rerun)
+        job.rewind()
+        answers.append(job.can_rerun)
+        job.is_detached = True
+        answers.append(job.can_rerun)
+        assert answers == [False, True, False, True, False]
+
+    def test_it_may_not_run_again_where_the_stage_does_not_allow_it(self) -> None:
+        job = make_request().jobs[0]
+        job.new_key(1)
+        assert not job.can_rerun
+
+    def test_inputs_are_taken_with_the_ends_of_their_sources(self) -> None:
+        job = make_request().jobs[1]
+        job.inputs["a"].unsent.append("x")
+        job.inputs["a"].finish = FinishReason.STOP
+        assert job.take_inputs() == (SourceInput("a", 0, ("x",), FinishReason.STOP),)
+
+    def test_a_first_stage_has_the_prompt_as_source_while_it_is_open(self) -> None:
+        assert list(make_request(input_open=True).jobs[0].inputs) == [PROMPT]
+        assert list(make_request(input_open=True).jobs[1].inputs) == ["a"]
+        assert list(make_request().jobs[0].inputs) == []
+
+    def test_dropped_inputs_are_handed_back_unless_somebody_else_has_them(self) -> None:
+        stages = (
+            make_stage("a"),
+            make_stage("b"),
+            make_stage("c", complete("a"), complete("b"), output="out"),
+            make_stage("d", streaming("a"), output="more"),
+        )
+        jobs = {job.stage.name: job for job in make_request(*stages).jobs}
+        jobs["c"].inputs["a"].unsent.append("shared")
+        jobs["c"].inputs["b"].unsent.append("own")
+        assert jobs["c"].drop_inputs() == ["own"]
+        assert jobs["c"].drop_inputs() == []
+
+    def test_dropped_inputs_include_what_is_out_of_order(self) -> None:
+        job = make_request().jobs[0]
+        job.order.accept(JobOutput(JobKey("r", "a", MAIN, 1), 1, ("early",)))
+        assert job.drop_inputs() == ["early"]
+
+    def test_rewinding_prepares_a_new_attempt(self) -> None:
+        job = dispatched(make_request(make_stage("a"), make_stage("b", streaming("a"), output="o", rerun=True)).jobs[1])
+        job.inputs["a"].note_sent(("x",))
+        job.order.accept(JobOutput(JobKey("r", "b", MAIN, 1), 0, (), Finish(FinishReason.STOP)))
+        job.rewind()
+        assert job.replica is None
+        assert job.order.expected == 0
+        assert job.take_inputs() == (SourceInput("a", 0, ("x",)),)
+
+    def test_timings_are_on_the_clock_of_the_core(self) -> None:
+        job = make_request().jobs[0]
+        job.queued_at, job.started_at, job.first_output_at, job.finished_at = 11.0, 12.0, 13.0, 14.0
+        assert job.timings() == StageTimings(10.0, 11.0, 12.0, 13.0, 14.0)
+
+
+class TestRequest:
+    def test_repr_shows_every_job(self) -> None:
+        assert repr(make_request()) == "<Request r held a=waiting b=waiting>"
+
+    def test_it_moves_through_the_table(self) -> None:
+        request = make_request()
+        request.advance(RequestTrigger.ABORT)
+        assert (request.is_aborting, request.is_over) == (True, False)
+        request.advance(RequestTrigger.SETTLE)
+        assert (request.is_aborting, request.is_over) == (False, True)
+        with pytest.raises(InternalError):
+            request.advance(RequestTrigger.FAIL)
+
+    def test_it_is_settled_when_no_replica_works_for_it(self) -> None:
+        request = make_request()
+        answers = [request.is_settled]
+        dispatched(request.jobs[0])
+        answers.append(request.is_settled)
+        request.jobs[0].is_detached = True
+        answers.append(request.is_settled)
+        assert answers == [True, False, True]
+
+    def test_what_it_waits_for_in_words(self) -> None:
+        request = make_request()
+        assert request.awaited() == "admission"
+        request.advance(RequestTrigger.ADMIT)
+        assert request.awaited() == "its stages"
+        dispatched(request.jobs[0])
+        assert request.awaited() == "stage 'a'"
+        request.jobs[0].wait = Wait.FIRST_OUTPUT
+        dispatched(request.jobs[1])
+        assert request.awaited() == "first output at stage 'a', stage 'b'"

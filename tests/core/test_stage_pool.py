@@ -1,0 +1,167 @@
+"""Replicas, credits and the queue of one stage."""
+
+from __future__ import annotations
+
+from podium.core.events import RequestSubmitted
+from podium.core.graph import Graph, Limits
+from podium.core.identity import JobKey, ReplicaKey
+from podium.core.lifecycle import JobTrigger, ReplicaState, ReplicaTrigger
+from podium.core.plan import Planner
+from podium.core.records import Job, Request
+from podium.core.stage_pool import SWEEP_FLOOR, Replica, StagePool
+from tests.support.core_world import make_stage
+
+STAGE = make_stage("a", output="out", limits=Limits(max_inflight=2, max_queued=2))
+PLAN = Planner(Graph([STAGE])).plan(None)
+
+
+def make_pool(replicas: int = 1) -> StagePool:
+    pool = StagePool(STAGE)
+    for slot in range(replicas):
+        join(pool, slot)
+    return pool
+
+
+def join(pool: StagePool, slot: int = 0, generation: int = 0) -> Replica:
+    replica = pool.try_join(ReplicaKey("a", slot, generation))
+    assert replica is not None
+    return replica
+
+
+def queue(pool: StagePool, request_id: str, *, priority: int = 0, serial: int = 0) -> Job:
+    event = RequestSubmitted(ticket=serial, request_id=request_id, priority=priority)
+    job = Request(event, PLAN, serial, 0.0).jobs[0]
+    job.advance(JobTrigger.READY)
+    pool.enqueue(job)
+    return job
+
+
+def take(pool: StagePool) -> tuple[str, int] | None:
+    """Dispatch the next job; returns its request and the slot of its replica."""
+    pair = pool.next_pair()
+    if pair is None:
+        return None
+    job, replica = pair
+    job.advance(JobTrigger.DISPATCH)
+    replica.jobs[job.new_key(job.request.serial)] = job
+    return job.request.id, replica.key.slot
+
+
+def test_repr() -> None:
+    pool = make_pool(2)
+    queue(pool, "r")
+    assert repr(pool) == "<StagePool a: 2 replicas, 0 jobs, 1 queued>"
+    take(pool)
+    assert repr(pool) == "<StagePool a: 2 replicas, 1 jobs, 0 queued>"
+    assert repr(pool.replicas[0]) == "<Replica a[0]@0 live, 1 jobs>"
+
+
+def test_a_job_waits_for_a_replica() -> None:
+    pool = StagePool(STAGE)
+    assert not pool.is_available
+    assert take(pool) is None
+    queue(pool, "r")
+    assert take(pool) is None
+    join(pool)
+    assert take(pool) == ("r", 0)
+
+
+def test_lower_priority_first_and_then_by_arrival() -> None:
+    pool = make_pool(2)
+    queue(pool, "late", serial=3)
+    queue(pool, "early", serial=1)
+    queue(pool, "urgent", priority=-1, serial=4)
+    assert [take(pool), take(pool), take(pool)] == [("urgent", 0), ("early", 1), ("late", 0)]
+
+
+def test_the_least_loaded_replica_gets_the_next_job() -> None:
+    pool = make_pool(3)
+    for slot, jobs in enumerate((2, 1, 1)):
+        pool.replicas[slot].jobs = {
+            JobKey("other", "a", "main", number): queue(pool, "x", serial=10 * slot + number) for number in range(jobs)
+        }
+    assert take(pool) == ("x", 1)
+    assert take(pool) == ("x", 2)
+    assert take(pool) is None
+
+
+def test_without_a_credit_jobs_wait() -> None:
+    pool = make_pool()
+    for serial in range(3):
+        queue(pool, f"r{serial}", serial=serial)
+    assert [take(pool), take(pool), take(pool)] == [("r0", 0), ("r1", 0), None]
+    assert (pool.queued, pool.is_full) == (1, False)
+    queue(pool, "r3", serial=3)
+    assert (pool.queued, pool.is_full) == (2, True)
+
+
+def test_a_draining_replica_gets_nothing_new() -> None:
+    pool = make_pool(2)
+    pool.drain(pool.replicas[0])
+    queue(pool, "r")
+    assert take(pool) == ("r", 1)
+    pool.drain(pool.replicas[1])
+    assert not pool.is_available
+
+
+def test_replicas_are_found_by_generation() -> None:
+    pool = make_pool()
+    assert pool.find(ReplicaKey("a", 0, 0)) is pool.replicas[0]
+    assert pool.find(ReplicaKey("a", 0, 1)) is None
+    assert pool.find(ReplicaKey("a", 1, 0)) is None
+
+
+def test_a_slot_takes_one_life_at_a_time_and_never_an_old_one() -> None:
+    pool = make_pool()
+    assert pool.try_join(ReplicaKey("a", 0, 1)) is None
+    pool.remove(pool.replicas[0], ReplicaTrigger.LOSE)
+    assert not pool.is_available
+    assert pool.try_join(ReplicaKey("a", 0, 0)) is None
+    assert join(pool, generation=1).state is ReplicaState.LIVE
+    assert list(pool.newest()) == [ReplicaKey("a", 0, 1)]
+
+
+def test_generations_can_be_known_without_a_replica() -> None:
+    pool = StagePool(STAGE)
+    pool.note_generation(ReplicaKey("a", 0, 4))
+    pool.note_generation(ReplicaKey("a", 0, 2))
+    assert list(pool.newest()) == [ReplicaKey("a", 0, 4)]
+    assert pool.try_join(ReplicaKey("a", 0, 4)) is None
+
+
+def test_a_draining_replica_leaves() -> None:
+    pool = make_pool(2)
+    replica = pool.replicas[0]
+    pool.drain(replica)
+    pool.remove(replica, ReplicaTrigger.LEAVE)
+    assert replica.state is ReplicaState.GONE
+    assert pool.live == 1
+
+
+def test_a_cancelled_job_is_passed_over() -> None:
+    pool = make_pool()
+    cancelled = queue(pool, "gone", serial=1)
+    queue(pool, "r", serial=2)
+    cancelled.advance(JobTrigger.CANCEL)
+    pool.withdraw()
+    assert take(pool) == ("r", 0)
+    assert take(pool) is None
+
+
+def test_cancelled_jobs_are_swept_in_bulk() -> None:
+    pool = make_pool()
+    queue(pool, "kept")
+    for serial in range(1, 2 * SWEEP_FLOOR):
+        queue(pool, "gone", serial=serial).advance(JobTrigger.CANCEL)
+        pool.withdraw()
+    assert len(pool._queue) <= 2 * pool.queued + SWEEP_FLOOR
+    assert take(pool) == ("kept", 0)
+
+
+def test_fresh_jobs_are_asked_for_once() -> None:
+    pool = make_pool()
+    queue(pool, "started", serial=1)
+    waiting = queue(pool, "waiting", serial=2)
+    take(pool)
+    assert pool.take_fresh() == [waiting]
+    assert pool.take_fresh() == []
