@@ -6,6 +6,8 @@ the replica confirms its stop, and nothing of it is passed on any more.
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import msgspec
 
 from podium.core.control import AbortCall
@@ -57,6 +59,8 @@ def end_request(state: CoreState, request: Request, trigger: RequestTrigger, err
             state.counters.failed += 1
         case Outcome.ABORTED:
             state.counters.aborted += 1
+        case _:
+            assert_never(outcome)
     timings = {job.stage.name: job.timings() for job in request.jobs}
     state.effects.append(EndRequest(request.ticket, request.id, outcome, state.now, error, timings))
     for call in request.abort_calls:

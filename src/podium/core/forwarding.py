@@ -5,6 +5,8 @@ Which stage runs next is read from the request's plan; nothing here knows an ord
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from podium.core.effects import EndInput, FeedJob, StartJob
 from podium.core.ending import (
     begin_abort,
@@ -200,7 +202,8 @@ def _satisfy(state: CoreState, job: Job) -> None:
 
 def _finish(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish) -> None:
     request = job.request
-    match FORWARDING[finish.reason]:
+    forwarding = FORWARDING[finish.reason]
+    match forwarding:
         case Forwarding.FORWARD:
             leave_replica(state, job, _FINISH)
             _finish_usable(state, job, payloads, finish)
@@ -213,6 +216,8 @@ def _finish(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: F
             _pass_on(state, job, payloads, None)
             leave_replica(state, job, JobTrigger.FAIL)
             end_without(state, job, _ended_with_error(job))
+        case _:
+            assert_never(forwarding)
 
 
 def _finish_usable(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish) -> None:

@@ -1,0 +1,478 @@
+"""How work moves on: what starts when, who gets which output, how ends travel."""
+
+from __future__ import annotations
+
+import pytest
+
+from podium.core.effects import EmitOutput, StageTimings, StartJob
+from podium.core.events import Finish, FinishReason, JobOutput, StageProduced
+from podium.core.graph import EdgeMode, EmptyPolicy, Limits
+from tests.support.core_world import World, chain, complete, lines, make_stage, streaming, voice
+
+SMALL = Limits(max_inflight=1, max_queued=9, max_buffered_chunks=2, first_output_timeout_s=20.0, chunk_timeout_s=5.0)
+
+
+class TestStarting:
+    def test_a_first_stage_starts_with_the_prompt_and_its_parameters(self) -> None:
+        world = World(*voice())
+        (start,) = world.submit(prompt="hello", params={"a": {"seed": 1}, "b": {}}, priority=3, deadline=60.0)
+        assert isinstance(start, StartJob)
+        assert (start.prompt, start.params, start.inputs, start.input_open) == ("hello", {"seed": 1}, (), False)
+        assert (start.priority, start.deadline) == (3, 60.0)
+
+    @pytest.mark.rule("ORCH-INV-116")
+    def test_behind_a_streaming_edge_at_the_first_chunk(self) -> None:
+        world = World(*voice())
+        world.submit()
+        assert lines(world.start("a")) == []
+        assert lines(world.produce("a", "x")) == ["emit a@0=x", "start r/b on b[0]@0 a=x open"]
+
+    @pytest.mark.rule("ORCH-INV-116")
+    def test_behind_a_complete_edge_at_the_end_of_the_source(self) -> None:
+        world = World(*chain(EdgeMode.COMPLETE, 2))
+        world.submit()
+        assert lines(world.produce("a", "x")) == []
+        assert lines(world.finish("a", "y", reason=FinishReason.LENGTH)) == ["start r/b on b[0]@0 a=x,y length"]
+
+    @pytest.mark.rule("ORCH-INV-116")
+    def test_prewarmed_before_its_first_input(self) -> None:
+        world = World(make_stage("a"), make_stage("b", streaming("a"), output="out", prewarm=True))
+        assert lines(world.submit()) == ["start r/b on b[0]@0 a= open", "start r/a on a[0]@0"]
+        assert lines(world.produce("a", "x")) == ["feed r/b a@0=x"]
+
+    def test_prewarmed_behind_a_complete_edge(self) -> None:
+        world = World(make_stage("a"), make_stage("b", complete("a"), output="out", prewarm=True))
+        world.submit()
+        assert lines(world.produce("a", "x")) == []
+        assert lines(world.finish("a", "y")) == ["feed r/b a@0=x,y", "end input r/b a stop"]
+
+    def test_prewarmed_and_queued_when_its_first_input_comes(self) -> None:
+        stages = make_stage("a"), make_stage("b", streaming("a"), output="out", prewarm=True, limits=SMALL)
+        world = World(*stages)
+        world.submit("first")
+        world.submit("second")
+        assert lines(world.produce("a", "x", request_id="second")) == []
+        assert lines(world.finish("b", request_id="first"))[-1] == "start second/b on b[0]@0 a=x open"
+
+    @pytest.mark.rule("ORCH-INV-116")
+    def test_a_join_waits_for_every_source(self) -> None:
+        world = World(make_stage("a"), make_stage("b"), make_stage("c", streaming("a"), complete("b"), output="out"))
+        world.submit()
+        assert lines(world.produce("a", "x")) == []
+        assert lines(world.produce("a", "y")) == []
+        assert lines(world.produce("b", "z")) == []
+        assert lines(world.finish("b")) == ["start r/c on c[0]@0 a=x,y b=z stop open"]
+        assert lines(world.finish("a", "w")) == ["feed r/c a@2=w", "end input r/c a stop"]
+
+    def test_a_join_waits_for_one_source_when_the_other_has_ended(self) -> None:
+        world = World(make_stage("a"), make_stage("b"), make_stage("c", streaming("a"), complete("b"), output="out"))
+        world.submit()
+        assert lines(world.finish("a", "x")) == []
+        assert lines(world.finish("b", "y")) == ["start r/c on c[0]@0 a=x stop b=y stop"]
+
+    def test_a_job_that_waits_for_capacity_starts_with_all_that_came_meanwhile(self) -> None:
+        world = World(*chain(EdgeMode.STREAMING, 2)[:1], make_stage("b", streaming("a"), output="out", limits=SMALL))
+        for request_id in ("first", "second"):
+            world.submit(request_id)
+            world.produce("a", "x", request_id=request_id)
+        world.finish("a", "y", request_id="second")
+        assert lines(world.finish("b", "done", request_id="first"))[-1] == "start second/b on b[0]@0 a=x,y stop"
+
+
+class TestOutputs:
+    @pytest.mark.rule("ORCH-INV-105", "ORCH-INV-106")
+    def test_each_final_stage_has_its_own_finish_and_the_last_one_ends_the_request(self) -> None:
+        world = World(*voice())
+        world.submit()
+        world.produce("a", "x")
+        assert lines(world.finish("a", "y", reason=FinishReason.LENGTH)) == [
+            "emit a@1=y length",
+            "feed r/b a@1=y",
+            "end input r/b a length",
+        ]
+        assert lines(world.finish("b", "z")) == ["emit b@3=z stop last", "end r completed"]
+
+    def test_a_finish_says_when_the_stage_was_where(self) -> None:
+        world = World(make_stage("a", output="out"))
+        world.submit()
+        for seconds, happens in ((1.0, world.start), (1.0, world.produce)):
+            world.wait(seconds)
+            happens("a")
+        world.wait(1.0)
+        world.produce("a", "x")
+        world.wait(1.0)
+        emit = world.finish("a", "y")[0]
+        assert isinstance(emit, EmitOutput)
+        assert emit.timings == StageTimings(0.0, 0.0, 1.0, 3.0, 4.0)
+        assert emit.finish == Finish(FinishReason.STOP)
+
+    @pytest.mark.rule("ORCH-INV-103", "ORCH-INV-104")
+    def test_deliveries_out_of_order_are_put_in_order(self) -> None:
+        world = World(*voice())
+        world.submit()
+        assert lines(world.produce("a", "y", sequence=1)) == []
+        assert lines(world.produce("a", "x", sequence=0)) == ["emit a@0=x,y", "start r/b on b[0]@0 a=x,y open"]
+        assert lines(world.produce("a", "y'", "z", sequence=1)) == ["release y'", "emit a@2=z", "feed r/b a@2=z"]
+
+    def test_what_is_delivered_without_a_start_counts_as_started(self) -> None:
+        world = World(make_stage("a", output="out"))
+        world.submit()
+        world.wait(3.0)
+        world.produce("a", "x")
+        emit = world.finish("a")[0]
+        assert isinstance(emit, EmitOutput)
+        assert emit.timings == StageTimings(0.0, 0.0, 3.0, 3.0, 3.0)
+        assert world.wait(1000.0) == []
+
+    def test_a_delivery_of_nothing_changes_nothing(self) -> None:
+        world = World(*voice())
+        world.submit()
+        assert world.produce("a") == []
+
+    def test_too_much_out_of_order(self) -> None:
+        world = World(make_stage("a", output="out", limits=SMALL))
+        world.submit()
+        world.produce("a", "b", "c", sequence=1)
+        effects = world.produce("a", "d", sequence=3)
+        assert lines(effects) == ["release b,c,d", "stop r/a", "end r failed buffer_overflow"]
+        (end,) = world.terminals()
+        assert end.error is not None
+        assert end.error.message == "stage 'a' got more than 2 chunks out of order (limits.max_buffered_chunks)"
+
+    def test_too_much_out_of_order_ends_an_abort_too(self) -> None:
+        world = World(make_stage("a", output="out", limits=SMALL))
+        world.submit()
+        world.abort("r")
+        effects = world.produce("a", "b", "c", "d", sequence=1)
+        assert lines(effects) == ["release b,c,d", "end r failed buffer_overflow", "reply 1: r failed"]
+
+    def test_too_much_for_a_consumer_that_has_not_started(self) -> None:
+        world = World(make_stage("a"), make_stage("b", complete("a"), output="out", limits=SMALL))
+        world.submit()
+        world.produce("a", "x", "y")
+        effects = world.produce("a", "z")
+        assert lines(effects) == ["stop r/a", "release x,y,z", "end r failed buffer_overflow"]
+        (end,) = world.terminals()
+        assert end.error is not None
+        assert end.error.message == (
+            "stage 'b' got more than 2 chunks from 'a', before they could be used (limits.max_buffered_chunks)"
+        )
+
+    def test_a_failure_on_the_way_to_the_first_consumer_spares_the_others(self) -> None:
+        world = World(
+            make_stage("a"),
+            make_stage("b", complete("a"), output="out", limits=SMALL),
+            make_stage("c", streaming("a"), output="more"),
+        )
+        world.submit()
+        effects = lines(world.produce("a", "x", "y", "z"))
+        assert "start r/c on c[0]@0 a=x,y,z open" not in effects
+        assert effects[-1] == "end r failed buffer_overflow"
+
+    def test_a_consumer_that_ended_early_gets_no_more(self) -> None:
+        world = World(make_stage("a", output="text"), make_stage("b", streaming("a"), output="speech"))
+        world.submit()
+        world.produce("a", "x")
+        world.finish("b", "spoken")
+        assert lines(world.produce("a", "y")) == ["emit a@3=y"]
+        assert lines(world.finish("a")) == ["emit a@4= stop last", "end r completed"]
+
+    def test_what_only_an_ended_consumer_would_have_got_is_released(self) -> None:
+        world = World(make_stage("a"), make_stage("b", streaming("a"), output="speech"), make_stage("c", output="text"))
+        world.submit()
+        world.produce("a", "x")
+        world.finish("b")
+        assert lines(world.produce("a", "y")) == ["release y"]
+
+    def test_the_last_output_of_a_request_feeds_nobody(self) -> None:
+        world = World(
+            make_stage("a", output="text"),
+            make_stage("b"),
+            make_stage("c", complete("a")),
+            make_stage("d", complete("b"), complete("c"), output="out"),
+        )
+        world.submit()
+        assert lines(world.finish("b")) == ["emit d@0= stop"]
+        assert lines(world.finish("a", "x")) == ["emit a@1=x stop last", "end r completed"]
+
+
+class TestDetached:
+    """A request is over, and a replica has not confirmed yet that it stopped."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        world = World(make_stage("a", output="out", limits=SMALL))
+        world.submit()
+        world.start("a")
+        world.cancel()
+        return world
+
+    @pytest.mark.rule("ORCH-INV-100", "ORCH-INV-110")
+    def test_what_still_comes_is_released(self, world: World) -> None:
+        assert lines(world.produce("a", "x")) == ["release x"]
+        assert lines(world.produce("a", "z", sequence=5)) == ["release z"]
+        assert world.core.statistics().counters.dropped == 2
+
+    @pytest.mark.parametrize("sequence", [0, 7])
+    def test_a_finish_gives_the_credit_back(self, world: World, sequence: int) -> None:
+        world.submit("next")
+        effects = world.produce("a", sequence=sequence, finish=FinishReason.STOP)
+        assert lines(effects) == ["start next/a on a[0]@0"]
+
+    def test_an_abort_of_the_engine_waits_for_the_confirmation(self, world: World) -> None:
+        world.submit("next")
+        assert lines(world.finish("a", reason=FinishReason.ABORT)) == []
+        assert lines(world.stopped("a")) == ["start next/a on a[0]@0"]
+
+
+class TestFinishes:
+    @pytest.mark.rule("ORCH-INV-108")
+    def test_an_abort_of_the_engine_aborts_the_request(self) -> None:
+        world = World(*voice())
+        world.submit()
+        world.produce("a", "x")
+        assert lines(world.finish("a", "y", reason=FinishReason.ABORT)) == ["emit a@1=y", "feed r/b a@1=y", "stop r/b"]
+        assert lines(world.stopped("b", "z")) == ["emit a@2= abort", "emit b@3= abort partial=z last", "end r aborted"]
+
+    @pytest.mark.rule("ORCH-INV-108")
+    def test_an_error_of_the_engine_fails_the_request(self) -> None:
+        world = World(*voice())
+        world.submit()
+        world.produce("a", "x")
+        effects = world.finish("a", "y", reason=FinishReason.ERROR)
+        assert lines(effects) == ["emit a@1=y", "feed r/b a@1=y", "stop r/b", "end r failed stage_failed"]
+        (end,) = world.terminals()
+        assert end.error is not None
+        assert (end.error.message, end.error.stage, end.error.replica) == (
+            "stage 'a' ended the request with an error",
+            "a",
+            0,
+        )
+
+    @pytest.mark.parametrize("reason", FinishReason)
+    def test_a_request_that_failed_on_the_way_ends_once(self, reason: FinishReason) -> None:
+        world = World(make_stage("a"), make_stage("b", complete("a"), output="out", limits=SMALL))
+        world.submit()
+        world.finish("a", "x", "y", "z", reason=reason)
+        assert [end.error.kind for end in world.terminals() if end.error] == ["buffer_overflow"]
+        assert world.core.statistics().stages["a"].running == 0
+
+    @pytest.mark.rule("ORCH-INV-108")
+    def test_nothing_from_a_final_stage_is_an_empty_output(self) -> None:
+        world = World(make_stage("a", output="out"))
+        world.submit()
+        assert lines(world.finish("a")) == ["emit a@0= stop last", "end r completed"]
+
+    @pytest.mark.rule("ORCH-INV-108")
+    def test_nothing_is_an_error_where_the_stage_says_so(self) -> None:
+        world = World(make_stage("a", on_empty=EmptyPolicy.ERROR), make_stage("b", complete("a"), output="out"))
+        world.submit()
+        assert lines(world.finish("a")) == ["end r failed stage_failed"]
+        (end,) = world.terminals()
+        assert end.error is not None
+        assert end.error.message == "stage 'a' finished without any output (on_empty: error)"
+
+    def test_nothing_during_an_abort_is_an_empty_output(self) -> None:
+        world = World(make_stage("a", output="out", on_empty=EmptyPolicy.ERROR))
+        world.submit()
+        world.abort("r")
+        assert lines(world.finish("a")) == ["emit a@0= stop last", "end r completed", "reply 1: r already_ended"]
+
+    @pytest.mark.rule("ORCH-INV-108", "ORCH-INV-109")
+    def test_nothing_for_the_next_stages_ends_them_too(self) -> None:
+        world = World(*chain(EdgeMode.STREAMING))
+        world.submit()
+        assert lines(world.finish("a")) == ["emit c@0= stop last", "end r completed"]
+
+    @pytest.mark.rule("ORCH-INV-109")
+    def test_nothing_reaches_a_consumer_that_runs_already(self) -> None:
+        world = World(
+            make_stage("a"),
+            make_stage("b", complete("a")),
+            make_stage("c", streaming("b"), output="out", prewarm=True),
+        )
+        world.submit()
+        assert lines(world.finish("a")) == ["end input r/c b stop"]
+
+    def test_a_skipped_stage_is_skipped_once(self) -> None:
+        world = World(
+            make_stage("a"),
+            make_stage("b"),
+            make_stage("c", complete("a"), complete("b"), output="out"),
+            make_stage("d", complete("b"), output="more"),
+        )
+        world.submit()
+        assert lines(world.finish("a")) == ["emit c@0= stop"]
+        assert lines(world.finish("b")) == ["emit d@1= stop last", "end r completed"]
+
+
+class TestAborting:
+    """A request that is being aborted still delivers what was computed, and starts nothing."""
+
+    def test_output_of_a_final_stage_is_delivered(self) -> None:
+        world = World(*voice())
+        world.submit()
+        world.produce("a", "x")
+        world.abort("r")
+        assert lines(world.produce("a", "y")) == ["emit a@1=y"]
+
+    def test_output_of_another_stage_is_released(self) -> None:
+        world = World(*chain(EdgeMode.STREAMING, 2))
+        world.submit()
+        world.abort("r")
+        assert lines(world.produce("a", "x")) == ["release x"]
+        assert lines(world.finish("a", "y")) == [
+            "release y",
+            "emit b@0= abort last",
+            "end r aborted",
+            "reply 1: r aborted",
+        ]
+
+    def test_a_finish_that_comes_first_counts(self) -> None:
+        world = World(*voice())
+        world.submit()
+        world.produce("a", "x")
+        world.abort("r")
+        assert lines(world.finish("a", "y")) == ["emit a@1=y stop"]
+        assert lines(world.finish("b", "z")) == ["emit b@3=z stop last", "end r completed", "reply 1: r already_ended"]
+
+    def test_an_error_is_one_stop_nearer_to_the_end(self) -> None:
+        world = World(make_stage("a", output="out"))
+        world.submit()
+        world.abort("r")
+        assert lines(world.finish("a", reason=FinishReason.ERROR))[:2] == ["emit a@0= abort last", "end r aborted"]
+
+    def test_an_abort_of_the_engine_is_confirmed_by_the_stop(self) -> None:
+        world = World(make_stage("a", output="out"))
+        world.submit()
+        world.abort("r")
+        assert lines(world.finish("a", "x", reason=FinishReason.ABORT)) == ["emit a@0=x"]
+        assert lines(world.stopped("a", "x"))[0] == "emit a@1= abort partial=x last"
+
+
+class TestOpenInput:
+    def test_it_is_fed_and_ended_like_any_source(self) -> None:
+        world = World(make_stage("a", output="out"))
+        assert lines(world.submit(input_open=True)) == ["start r/a on a[0]@0 prompt= open"]
+        world.start("a")
+        assert lines(world.append("x", "y")) == ["feed r/a prompt@0=x,y"]
+        assert lines(world.append("z", last=True)) == ["feed r/a prompt@2=z", "end input r/a prompt stop"]
+
+    def test_what_comes_before_the_start_waits_for_it(self) -> None:
+        world = World(make_stage("a", output="out", limits=SMALL))
+        world.submit("first")
+        world.submit(input_open=True)
+        assert lines(world.append("x")) == []
+        assert lines(world.append(last=True)) == []
+        assert lines(world.finish("a", request_id="first"))[-1] == "start r/a on a[0]@0 prompt=x stop"
+
+    def test_only_first_stages_get_it(self) -> None:
+        world = World(*voice())
+        world.submit(input_open=True)
+        world.produce("a", "x")
+        assert lines(world.append("y")) == ["feed r/a prompt@0=y"]
+
+    @pytest.mark.rule("ORCH-INV-100")
+    def test_a_failure_at_one_stage_feeds_no_other(self) -> None:
+        world = World(
+            make_stage("a", output="one", limits=SMALL), make_stage("b", output="two"), make_stage("c", output="three")
+        )
+        world.submit("first", outputs=("one",))
+        world.submit(input_open=True)
+        effects = lines(world.append("x", "y", "z"))
+        assert effects[-1] == "end r failed buffer_overflow"
+        assert not any(effect.startswith("feed") for effect in effects[effects.index("stop r/b") :])
+
+    def test_a_stage_that_ended_early_gets_no_more(self) -> None:
+        world = World(make_stage("a"), make_stage("b", complete("a"), output="out"))
+        world.submit(input_open=True)
+        world.finish("a", "x")
+        assert lines(world.append("late", last=True)) == ["release late"]
+
+    def test_with_the_client_silent_for_too_long(self) -> None:
+        world = World(make_stage("a", output="out", limits=SMALL))
+        world.submit(input_open=True)
+        world.start("a")
+        world.wait(3.0)
+        world.append("x")
+        assert world.wait(4.9) == []
+        assert lines(world.wait(0.1)) == ["stop r/a", "end r failed wait_timeout"]
+        (end,) = world.terminals()
+        assert end.error is not None
+        assert end.error.awaited == "next input from the client at stage 'a'"
+
+    def test_a_client_that_goes_on_does_not_hide_a_replica_that_never_starts(self) -> None:
+        world = World(make_stage("a", output="out"))
+        world.submit(input_open=True)
+        for _ in range(3):
+            world.wait(10.0)
+            world.append("x")
+        (end,) = world.terminals()
+        assert end.error is not None
+        assert end.error.awaited == "confirmation of the start at stage 'a'"
+
+
+class TestWaits:
+    """What a running job waits for; each wait is tried where it expires, in test_orchestrator."""
+
+    def test_a_stage_waits_for_its_source_while_that_is_open(self) -> None:
+        world = World(make_stage("a"), make_stage("b", streaming("a"), output="out", limits=SMALL))
+        world.submit()
+        world.produce("a", "x")
+        world.start("b")
+        world.wait(30.0)
+        world.produce("a", "y")
+        assert world.terminals() == []
+        world.finish("a")
+        assert world.wait(19.9) == []
+        assert lines(world.wait(0.1))[-1] == "end r failed wait_timeout"
+
+    def test_the_end_of_a_source_does_not_start_a_job(self) -> None:
+        world = World(make_stage("a"), make_stage("b", streaming("a"), output="out"))
+        world.submit()
+        world.produce("a", "x")
+        assert lines(world.finish("a")) == ["end input r/b a stop"]
+        assert lines(world.wait(30.0))[-1] == "end r failed wait_timeout"
+        (end,) = world.terminals()
+        assert end.error is not None
+        assert end.error.awaited == "confirmation of the start at stage 'b'"
+
+    def test_a_stage_that_has_begun_waits_for_the_next_chunk(self) -> None:
+        world = World(make_stage("a"), make_stage("b", streaming("a"), output="out", limits=SMALL))
+        world.submit()
+        world.produce("a", "x")
+        world.produce("b", "y")
+        world.finish("a")
+        world.wait(4.0)
+        world.produce("b", "z")
+        assert world.wait(4.0) == []
+        assert lines(world.wait(1.0))[-1] == "end r failed wait_timeout"
+
+    def test_a_second_start_of_a_job_changes_nothing(self) -> None:
+        world = World(make_stage("a", output="out", limits=SMALL))
+        world.submit()
+        world.start("a")
+        world.wait(10.0)
+        world.start("a")
+        assert lines(world.wait(10.0))[-1] == "end r failed wait_timeout"
+
+
+@pytest.mark.rule("ORCH-INV-118")
+def test_as_many_jobs_start_as_there_are_credits() -> None:
+    world = World(make_stage("a", output="out", limits=SMALL), replicas=2)
+    for request_id in ("r0", "r1", "r2"):
+        world.submit(request_id)
+    assert [line for line in lines(world.effects) if line.startswith("start")] == [
+        "start r0/a on a[0]@0",
+        "start r1/a on a[1]@0",
+    ]
+    assert lines(world.finish("a", request_id="r1"))[-1] == "start r2/a on a[1]@0"
+
+
+def test_one_delivery_can_be_of_several_jobs() -> None:
+    world = World(make_stage("a", output="out"))
+    world.submit("r")
+    world.submit("s")
+    first, second = world.at("a", "r"), world.at("a", "s")
+    outputs = (JobOutput(first.job, 0, ("r0",)), JobOutput(second.job, 0, ("s0",)))
+    assert lines(world.tell(StageProduced(first.replica, outputs))) == ["emit a@0=r0", "emit a@0=s0"]
