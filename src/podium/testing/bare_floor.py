@@ -78,10 +78,10 @@ class BareFloor:
 
     async def run(self) -> None:
         """The inner loop's side: a task that routes, and one for each stage; until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._route())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._route())
             for stage in range(self._shape.stages):
-                tasks.create_task(self._serve(stage))
+                group.create_task(self._serve(stage))
 
     def _begin(self, token: _Token) -> None:
         for stage in range(self._shape.stages):

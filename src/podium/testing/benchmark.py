@@ -427,8 +427,8 @@ async def _call_for(call: Call, concurrent: int, until: float, items: int) -> in
             if time.perf_counter() >= until:
                 return calls
 
-    async with asyncio.TaskGroup() as tasks:
-        callers = [tasks.create_task(call_again()) for _ in range(concurrent)]
+    async with asyncio.TaskGroup() as group:
+        callers = [group.create_task(call_again()) for _ in range(concurrent)]
     return sum(caller.result() for caller in callers)
 
 
