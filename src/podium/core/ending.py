@@ -31,7 +31,7 @@ from podium.errors import ErrorKind, ErrorRecord, Scope
 # Bound once: on Python 3.11 reading a member off its enum class costs as much as three calls.
 _DRAINING = ReplicaState.DRAINING
 _COMPLETE = RequestTrigger.COMPLETE
-_STOPPING, _DISPATCHED, _RUNNING, _QUEUED = JobState.STOPPING, JobState.DISPATCHED, JobState.RUNNING, JobState.QUEUED
+_DISPATCHED, _RUNNING, _QUEUED = JobState.DISPATCHED, JobState.RUNNING, JobState.QUEUED
 
 _OUTCOMES = {
     RequestState.COMPLETED: Outcome.COMPLETED,
@@ -140,9 +140,7 @@ def emit_final(
 
 
 def stop_job(state: CoreState, job: Job) -> None:
-    """Ask the replica to stop a job, unless it was asked and has not answered."""
-    if job.state is _STOPPING:
-        return
+    """Ask the replica to stop a job, for the first time or after that failed."""
     job.advance(JobTrigger.STOP)
     state.wait(job, Wait.STOP, job.stage.limits.stop_timeout_s)
     _post_stop(state, job)

@@ -1,0 +1,406 @@
+"""How jobs and requests end: one terminal each, whatever happens, and nothing left behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from podium.core.admission import EngineLimits
+from podium.core.effects import AbortRecord, AbortStatus, CloseReplica, EndRequest, Outcome, ReplyAbort, StageTimings
+from podium.core.events import AckLevel, FinishReason, GateAction, ShutdownRequested
+from podium.core.graph import EdgeMode, Limits
+from podium.core.identity import ReplicaKey
+from podium.errors import ErrorKind
+from tests.support.core_world import World, a_loss, an_error, chain, complete, lines, make_stage, streaming, voice
+
+ONE = Limits(max_inflight=1, max_queued=9, max_buffered_chunks=2, stop_timeout_s=2.0, stuck_timeout_s=6.0)
+
+
+def single(*, rerun: bool = False, replicas: int = 1) -> World:
+    return World(make_stage("a", output="out", rerun=rerun, limits=ONE), replicas=replicas)
+
+
+class TestTerminals:
+    @pytest.mark.rule("ORCH-INV-101")
+    def test_a_terminal_has_the_timings_of_every_planned_stage(self) -> None:
+        world = World(*voice())
+        world.submit()
+        world.wait(1.0)
+        world.cancel()
+        (end,) = world.terminals()
+        assert end == EndRequest(
+            1, "r", Outcome.ABORTED, 1.0, None, {"a": StageTimings(0.0, 0.0), "b": StageTimings(0.0)}
+        )
+
+    def test_each_outcome_is_counted(self) -> None:
+        world = single()
+        world.submit("completed")
+        world.finish("a", request_id="completed")
+        world.submit("failed")
+        world.fail("a", request_id="failed")
+        world.submit("cancelled")
+        world.cancel("cancelled")
+        world.stopped("a", request_id="cancelled")
+        world.submit("aborted")
+        world.abort("aborted")
+        world.stopped("a", request_id="aborted")
+        counters = world.core.statistics().counters
+        assert (counters.completed, counters.failed, counters.cancelled, counters.aborted) == (1, 1, 1, 2)
+
+    @pytest.mark.rule("ORCH-INV-100", "ORCH-INV-201")
+    def test_a_failure_stops_the_other_jobs_and_cancels_those_that_wait(self) -> None:
+        world = World(
+            make_stage("a"),
+            make_stage("b"),
+            make_stage("c", complete("a"), output="out"),
+            make_stage("d", complete("b"), output="more"),
+        )
+        world.submit()
+        world.produce("b", "x")
+        assert lines(world.fail("a")) == ["stop r/b", "release x", "end r failed stage_failed"]
+        assert lines(world.stopped("b", "partial")) == ["release partial"]
+        assert world.core.statistics().is_idle
+
+    @pytest.mark.case("B041")
+    def test_a_prompt_that_no_stage_got_is_released(self) -> None:
+        world = World(make_stage("a", output="out", limits=ONE))
+        world.submit("first", prompt="p1")
+        world.submit("second", prompt="p2")
+        world.cancel("second")
+        world.gate(GateAction.HOLD)
+        world.submit("third", prompt="p3")
+        world.cancel("third")
+        world.cancel("first")
+        assert world.released() == ["p2", "p3"]
+
+
+class TestCancelling:
+    @pytest.mark.rule("ORCH-INV-212")
+    def test_it_ends_the_request_at_once_and_stops_every_stage(self) -> None:
+        world = World(*voice())
+        world.submit()
+        world.produce("a", "x")
+        assert lines(world.cancel()) == ["stop r/a", "stop r/b", "end r aborted"]
+        assert world.cancel() == []
+        assert world.core.statistics().counters.cancelled == 1
+
+    def test_during_an_abort_the_abort_goes_on(self) -> None:
+        world = single()
+        world.submit()
+        world.abort("r")
+        assert world.cancel() == []
+        assert lines(world.stopped("a", "x")) == [
+            "emit a@0= abort partial=x last",
+            "end r aborted",
+            "reply 1: r aborted",
+        ]
+        assert world.core.statistics().counters.cancelled == 0
+
+    def test_a_queued_job_is_cancelled_without_a_stop(self) -> None:
+        world = single()
+        world.submit("first")
+        world.submit("second")
+        assert lines(world.cancel("second")) == ["end second aborted"]
+        assert world.core.statistics().stages["a"].queued == 0
+
+
+class TestAborting:
+    @pytest.mark.rule("ORCH-INV-205", "ORCH-INV-209")
+    def test_each_final_stage_gets_its_abort_output_in_the_order_of_stages(self) -> None:
+        world = World(*voice())
+        world.submit()
+        world.produce("a", "x")
+        assert lines(world.abort("r")) == ["stop r/a", "stop r/b"]
+        assert lines(world.stopped("b", "bx")) == []
+        assert lines(world.stopped("a", "ax")) == [
+            "emit a@1= abort partial=ax",
+            "emit b@2= abort partial=bx last",
+            "end r aborted",
+            "reply 1: r aborted",
+        ]
+        assert world.effects[-1] == ReplyAbort(1, (AbortRecord("r", AbortStatus.ABORTED, {"a": "ax", "b": "bx"}),))
+
+    def test_what_a_stage_made_that_nobody_asked_for_is_released(self) -> None:
+        world = World(*chain(EdgeMode.STREAMING, 2))
+        world.submit()
+        world.abort("r")
+        assert lines(world.stopped("a", "ax")) == [
+            "release ax",
+            "emit b@0= abort last",
+            "end r aborted",
+            "reply 1: r aborted",
+        ]
+
+    @pytest.mark.rule("ORCH-INV-208", "ORCH-INV-210")
+    def test_with_the_work_still_queued(self) -> None:
+        world = single()
+        world.submit("first")
+        world.submit("second")
+        assert lines(world.abort("second"))[:2] == ["emit a@0= abort last", "end second aborted"]
+
+    def test_a_stage_that_has_finished_keeps_its_finish(self) -> None:
+        world = World(*voice())
+        world.submit()
+        world.finish("a", "x")
+        assert lines(world.abort("r")) == ["stop r/b"]
+        assert lines(world.stopped("b", "bx"))[:2] == ["emit b@2= abort partial=bx last", "end r aborted"]
+
+    @pytest.mark.rule("ORCH-INV-211")
+    def test_what_completes_all_the_same_has_already_ended(self) -> None:
+        world = single()
+        world.submit()
+        world.abort("r")
+        effects = world.finish("a", "x")
+        assert lines(effects) == ["emit a@0=x stop last", "end r completed", "reply 1: r already_ended"]
+
+    def test_an_engine_that_gives_up_with_nothing_delivers_nothing(self) -> None:
+        world = single()
+        world.submit()
+        assert lines(world.finish("a", reason=FinishReason.ERROR)) == ["end r failed stage_failed"]
+
+    def test_a_job_that_fails_meanwhile_is_one_stop_nearer(self) -> None:
+        world = single()
+        world.submit()
+        world.abort("r")
+        assert lines(world.fail("a"))[:2] == ["emit a@0= abort last", "end r aborted"]
+
+    def test_a_failure_of_the_request_releases_what_was_handed_over(self) -> None:
+        world = World(*voice())
+        world.submit()
+        world.produce("a", "x")
+        world.abort("r")
+        world.stopped("a", "ax")
+        effects = world.tell(ShutdownRequested(an_error(kind=ErrorKind.ENGINE_STOPPED)))
+        assert lines(effects) == ["release ax", "end r failed engine_stopped", "reply 1: r failed"]
+
+
+class TestFailedStops:
+    @pytest.mark.rule("ORCH-INV-207", "ORCH-INV-216")
+    def test_the_caller_hears_of_it_and_can_repeat_the_stop(self) -> None:
+        world = World(*voice(limits=ONE))
+        world.submit()
+        world.produce("a", "x")
+        world.abort("r")
+        assert lines(world.stop_failed("a")) == ["reply 1: r failed"]
+        assert lines(world.stopped("b", "bx")) == []
+        assert lines(world.abort("r")) == ["stop r/a"]
+        assert lines(world.abort("r")) == []
+        assert lines(world.stopped("a", "ax")) == [
+            "emit a@1= abort partial=ax",
+            "emit b@2= abort partial=bx last",
+            "end r aborted",
+            "reply 2: r aborted",
+            "reply 3: r aborted",
+        ]
+
+    def test_without_a_repetition_the_request_goes_on_without_it(self) -> None:
+        world = single()
+        world.submit()
+        world.abort("r")
+        world.stop_failed("a")
+        assert lines(world.wait(2.0)) == ["stop r/a", "emit a@0= abort last", "end r aborted"]
+
+    def test_a_call_about_several_requests_waits_for_all(self) -> None:
+        world = single(replicas=2)
+        world.submit("r")
+        world.submit("s")
+        world.abort("r", "s")
+        assert lines(world.stop_failed("a", "r")) == []
+        assert lines(world.stopped("a", None, "s"))[-1] == "reply 1: r failed, s aborted"
+
+
+class TestUnconfirmedStops:
+    @pytest.mark.rule("ORCH-INV-204", "ORCH-INV-207")
+    def test_the_request_ends_and_the_credit_stays_until_the_replica_is_lost(self) -> None:
+        world = single()
+        world.submit()
+        world.abort("r", timeout_s=30.0)
+        assert lines(world.wait(2.0)) == ["stop r/a", "emit a@0= abort last", "end r aborted", "reply 1: r unconfirmed"]
+        assert world.effects[-1] == ReplyAbort(1, (AbortRecord("r", AbortStatus.UNCONFIRMED, {}, ("a",)),))
+        assert world.core.statistics().stages["a"].running == 1
+        (close,) = world.wait(6.0)
+        assert isinstance(close, CloseReplica)
+        assert close.error is not None
+        assert close.error.message == "replica 0 of stage 'a' is stuck: it did not confirm a repeated stop within 6 s"
+        assert world.core.statistics().is_idle
+
+    @pytest.mark.rule("ORCH-INV-207")
+    def test_the_call_is_answered_in_time_though_no_stop_is_confirmed(self) -> None:
+        world = World(*voice())
+        world.submit("r")
+        world.produce("a", "x")
+        world.submit("s")
+        world.abort("s", "r", timeout_s=1.0)
+        world.stopped("a", None, "s")
+        (reply,) = world.wait(1.0)
+        assert reply == ReplyAbort(
+            1,
+            (
+                AbortRecord("s", AbortStatus.ABORTED),
+                AbortRecord("r", AbortStatus.UNCONFIRMED, {}, ("a", "b")),
+            ),
+        )
+        world.stopped("a")
+        assert lines(world.stopped("b"))[-1] == "end r aborted"
+
+    def test_the_stop_of_an_ended_request_is_repeated_too(self) -> None:
+        world = single()
+        world.submit()
+        world.cancel()
+        assert lines(world.wait(2.0)) == ["stop r/a"]
+        assert lines(world.wait(6.0)) == ["close a[0]@0"]
+
+    def test_a_failed_stop_of_an_ended_request_is_repeated(self) -> None:
+        world = single()
+        world.submit()
+        world.cancel()
+        assert lines(world.stop_failed("a")) == []
+        assert lines(world.wait(2.0)) == ["stop r/a"]
+        assert lines(world.stopped("a")) == []
+        assert world.core.statistics().is_idle
+
+    def test_a_failed_stop_of_an_abort_that_then_fails(self) -> None:
+        world = single()
+        world.submit()
+        world.abort("r")
+        world.stop_failed("a")
+        world.tell(ShutdownRequested(an_error(kind=ErrorKind.ENGINE_STOPPED)))
+        assert lines(world.wait(2.0)) == ["stop r/a"]
+
+    def test_one_replica_that_is_silent_keeps_the_others_waiting_no_longer_than_the_limit(self) -> None:
+        world = World(
+            make_stage("a", output="one", limits=ONE),
+            make_stage("b", output="two", limits=Limits(stop_timeout_s=5.0)),
+        )
+        world.submit()
+        world.abort("r")
+        assert lines(world.wait(2.0)) == ["stop r/a"]
+        assert lines(world.abort("r")) == []
+        assert lines(world.stop_failed("a")) == []
+        assert lines(world.abort("r", level=AckLevel.ACCEPTED)) == ["reply 3: r accepted"]
+        assert lines(world.stopped("b", "bx"))[-2:] == ["reply 1: r unconfirmed", "reply 2: r unconfirmed"]
+
+    def test_what_waited_for_a_silent_job_is_released(self) -> None:
+        world = World(
+            make_stage("a", limits=Limits(stop_timeout_s=9.0)),
+            make_stage("b", complete("a"), output="out", prewarm=True, limits=ONE),
+        )
+        world.submit()
+        world.produce("a", "x")
+        world.abort("r")
+        assert lines(world.wait(2.0)) == ["release x", "stop r/b"]
+
+
+class TestLoss:
+    @pytest.mark.rule("ORCH-INV-202", "ORCH-INV-214")
+    @pytest.mark.case("B001")
+    def test_it_fails_the_jobs_of_that_replica_only(self) -> None:
+        world = single(replicas=2)
+        world.submit("r")
+        world.submit("s")
+        effects = world.lose("a", 0)
+        assert lines(effects) == ["close a[0]@0", "end r failed replica_lost"]
+        assert effects[0] == CloseReplica(ReplicaKey("a", 0, 0), a_loss())
+        assert lines(world.finish("a", "y", request_id="s")) == ["emit a@0=y stop last", "end s completed"]
+
+    @pytest.mark.rule("ORCH-INV-202")
+    def test_with_no_replica_left_those_that_need_the_stage_fail_and_the_others_complete(self) -> None:
+        world = World(*voice())
+        world.submit("text", outputs=("text",))
+        world.submit("both")
+        assert lines(world.lose("b")) == ["close b[0]@0", "stop both/a", "end both failed stage_unavailable"]
+        (end,) = world.terminals("both")
+        assert end.error is not None
+        assert end.error.message == "stage 'b' has no live replica; retry when it is back"
+        assert lines(world.finish("a", request_id="text"))[-1] == "end text completed"
+
+    @pytest.mark.rule("ORCH-INV-202")
+    def test_a_stage_that_may_runs_again_with_its_saved_input(self) -> None:
+        world = World(make_stage("a"), make_stage("b", streaming("a"), output="out", rerun=True), replicas=2)
+        world.submit()
+        world.produce("a", "x")
+        world.produce("a", "y")
+        world.produce("b", "early", sequence=1)
+        assert lines(world.lose("b", 0)) == ["close b[0]@0", "release early", "start r/b on b[1]@0 a=x,y open"]
+        assert lines(world.finish("a", "z")) == ["feed r/b a@2=z", "end input r/b a stop"]
+        assert lines(world.finish("b", "done"))[-1] == "end r completed"
+        assert world.core.statistics().counters.reruns == 1
+
+    @pytest.mark.rule("ORCH-INV-115")
+    def test_it_runs_again_once_and_only_with_nothing_delivered(self) -> None:
+        world = single(rerun=True, replicas=3)
+        world.submit("shown")
+        world.produce("a", "x", request_id="shown")
+        assert lines(world.lose("a", 0)) == ["close a[0]@0", "end shown failed replica_lost"]
+        world.submit("twice")
+        assert lines(world.lose("a", 1)) == ["close a[1]@0", "start twice/a on a[2]@0"]
+        assert lines(world.lose("a", 2)) == ["close a[2]@0", "end twice failed replica_lost"]
+
+    def test_what_is_being_aborted_does_not_run_again(self) -> None:
+        world = single(rerun=True, replicas=2)
+        world.submit()
+        world.abort("r")
+        assert lines(world.lose("a", 0)) == [
+            "close a[0]@0",
+            "emit a@0= abort last",
+            "end r aborted",
+            "reply 1: r aborted",
+        ]
+
+    def test_what_should_run_again_fails_with_no_replica_left(self) -> None:
+        world = single(rerun=True)
+        world.submit()
+        assert lines(world.lose("a")) == ["close a[0]@0", "end r failed stage_unavailable"]
+        assert world.core.statistics().is_idle
+
+    def test_detached_jobs_go_with_it(self) -> None:
+        world = single()
+        world.submit()
+        world.cancel()
+        assert lines(world.lose("a")) == ["close a[0]@0"]
+        assert world.core.statistics().is_idle
+
+
+class TestDraining:
+    @pytest.mark.case("B042")
+    def test_it_leaves_with_its_last_job(self) -> None:
+        world = single(replicas=2)
+        world.submit()
+        assert lines(world.drain("a")) == []
+        assert lines(world.finish("a", "x")) == ["close a[0]@0", "emit a@0=x stop last", "end r completed"]
+
+    def test_without_jobs_it_leaves_at_once(self) -> None:
+        assert lines(single(replicas=2).drain("a")) == ["close a[0]@0"]
+
+    def test_the_last_one_fails_what_waits_for_the_stage(self) -> None:
+        world = single()
+        world.submit("r")
+        world.submit("s")
+        assert lines(world.drain("a")) == ["end s failed stage_unavailable"]
+        assert lines(world.finish("a", request_id="r"))[-1] == "end r completed"
+
+    def test_it_can_be_lost_meanwhile(self) -> None:
+        world = single(replicas=2)
+        world.submit()
+        world.drain("a")
+        assert lines(world.lose("a")) == ["close a[0]@0", "end r failed replica_lost"]
+
+
+@pytest.mark.rule("ORCH-INV-213")
+@pytest.mark.case("B027", "B028")
+def test_thousands_of_requests_leave_every_table_as_it_was() -> None:
+    world = World(*voice(), limits=EngineLimits(max_remembered=0))
+    before = world.core.statistics()
+    for number in range(1000):
+        request_id = f"r{number}"
+        world.submit(request_id)
+        if number % 3:
+            world.produce("a", "x", request_id=request_id)
+        world.abort(request_id) if number % 2 else world.cancel(request_id)
+        world.stopped("a", None, request_id)
+        if number % 3:
+            world.stopped("b", None, request_id)
+        world.effects.clear()
+    after = world.core.statistics()
+    assert after.is_idle
+    assert (after.stages, after.remembered, after.timers) == (before.stages, 0, 0)
+    assert len(world.core._state.deadlines._heap) < 100
