@@ -366,7 +366,8 @@ class Orchestrator:
         state = self._state
         state.gate.act(event.action, event.stages)
         for request in list(state.held.values()):
-            match state.gate.judge(request.plan.stages):
+            verdict = state.gate.judge(request.plan.stages)
+            match verdict:
                 case GateState.OPEN:
                     self._admit_held(request)
                 case GateState.HOLDING:
@@ -374,6 +375,8 @@ class Orchestrator:
                 case GateState.REFUSING | GateState.CLOSED:
                     message = "admission was closed while the request was held; retry when it is open again"
                     fail_request(state, request, _refusal(ErrorKind.STAGE_UNAVAILABLE, Scope.ENGINE, message))
+                case _:
+                    assert_never(verdict)
 
     def _admit_held(self, request: Request) -> None:
         state = self._state
