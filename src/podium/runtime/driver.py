@@ -7,7 +7,7 @@ those it is posted to.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
 from podium.core.effects import (
@@ -36,7 +36,11 @@ class Outlet(Protocol):
     """Takes what is meant for callers, without waiting."""
 
     def deliver(self, effect: EmitOutput | EndRequest | RefuseRequest | ReplyAbort) -> None:
-        """Hand on towards the caller."""
+        """Hand on towards the caller; it may wait for `flush`."""
+        ...
+
+    def flush(self) -> None:
+        """Everything of this turn was delivered."""
         ...
 
 
@@ -73,10 +77,16 @@ class Driver:
     def __repr__(self) -> str:
         return f"<Driver of {self._core!r}{', closed' if self._closed else ''}>"
 
-    async def run(self) -> None:
-        """Take events, step, perform; until closed. What it raises is fatal to the engine."""
+    async def run(self, on_ready: Callable[[], None]) -> None:
+        """Take events, step, perform; until closed. What it raises is fatal to the engine.
+
+        `on_ready` is called once what was in the inbox before is handled.
+        """
         self._observer.on_start(self._core)
         try:
+            if self._inbox:
+                await self._turn()
+            on_ready()
             while self._inbox or not self._closed:
                 await self._turn()
         finally:
@@ -90,6 +100,7 @@ class Driver:
         self._observer.on_step(events, now, effects)
         for effect in effects:
             self._perform(effect)
+        self._outlet.flush()
         self._observer.on_cost(len(events), time.perf_counter() - began)
 
     def _step(self, events: Sequence[Event], now: float) -> Sequence[Effect]:
@@ -106,10 +117,10 @@ class Driver:
 
     def _perform(self, effect: Effect) -> None:
         match effect:
+            case FeedJob() | StartJob() | EndInput() | StopJob():
+                self._post(effect)
             case EmitOutput() | EndRequest() | RefuseRequest() | ReplyAbort():
                 self._outlet.deliver(effect)
-            case StartJob() | FeedJob() | EndInput() | StopJob():
-                self._post(effect)
             case CloseReplica():
                 self._replicas.retire(effect.replica, effect.error)
             case ReleasePayloads():

@@ -13,7 +13,7 @@ from collections import deque
 from podium.core.events import Event
 from podium.ports.environment import Clock
 
-BATCH_LIMIT = 8192
+BATCH_LIMIT = 1024
 """Events that one step takes at most, so that deadlines and other tasks get their turn."""
 
 

@@ -31,23 +31,26 @@ class Mailbox:
         return f"<Mailbox {len(self._letters)} letters>"
 
     def try_put(self, stream: RequestStream, effect: StreamEffect) -> bool:
-        """Send one effect; the loop is woken unless it is about to look anyway.
+        """Take one effect along with the next `send`.
 
         Refuses when the loop is closed, and everything that waited there with it, and output when the mailbox is full.
         """
-        if len(self._letters) >= LETTER_LIMIT and isinstance(effect, EmitOutput):
-            return False
-        self._letters.append((stream, effect))
-        try:
-            if not self._is_scheduled:
-                self._is_scheduled = True
-                self._loop.call_soon_threadsafe(self._drain)
-        except RuntimeError:  # it was closed just now
-            pass
         if self._loop.is_closed():
             self._letters.clear()
             return False
+        if len(self._letters) >= LETTER_LIMIT and isinstance(effect, EmitOutput):
+            return False
+        self._letters.append((stream, effect))
         return True
+
+    def send(self) -> None:
+        """Wake the loop for what was put in, unless it is about to look anyway."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:  # it was closed just now
+                self._letters.clear()
 
     def _drain(self) -> None:
         self._is_scheduled = False
@@ -63,6 +66,7 @@ class CallerOutlet:
         self._router = router
         self._streams: dict[int, tuple[weakref.ref[RequestStream], Mailbox]] = {}
         self._mailboxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}
+        self._unsent: dict[int, Mailbox] = {}
 
     def __repr__(self) -> str:
         return f"<CallerOutlet {len(self._streams)} streams>"
@@ -84,7 +88,7 @@ class CallerOutlet:
         self._streams.pop(ticket, None)
 
     def deliver(self, effect: EmitOutput | EndRequest | RefuseRequest | ReplyAbort) -> None:
-        """Hand on towards the caller."""
+        """Hand on towards the caller; `flush` sends it."""
         if isinstance(effect, ReplyAbort):
             self._router.resolve(effect.call, effect)
             return
@@ -95,18 +99,28 @@ class CallerOutlet:
         if found is None:
             return
         stream, mailbox = found[0](), found[1]
-        if stream is not None and not mailbox.try_put(stream, effect):
+        if stream is None:
+            return
+        self._unsent[id(mailbox)] = mailbox
+        if not mailbox.try_put(stream, effect):
             self.forget(effect.ticket)
             stream.cancel_request()
             mailbox.try_put(stream, _failed(stream, stream.too_slow()))
 
+    def flush(self) -> None:
+        """Wake the loops of those who got something, once each: waking in between would cost the driver its turn."""
+        while self._unsent:
+            self._unsent.popitem()[1].send()
+
     def fail_everything(self, error: ErrorRecord) -> None:
         """End every stream and every waiter with `error`: the loop does not run any more."""
+        self.flush()  # the turn that broke did not come to it
         for ticket in list(self._streams):
             found = self._streams.pop(ticket, None)  # its caller may forget it meanwhile, in another thread
             stream = found[0]() if found is not None else None
             if found is not None and stream is not None:
                 found[1].try_put(stream, _failed(stream, error))
+                found[1].send()
         self._router.fail_everything(error)
 
     def _forget_closed_loops(self) -> None:

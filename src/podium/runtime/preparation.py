@@ -5,7 +5,9 @@ Checked once, in the caller's thread; nothing was touched yet when one of these 
 
 from __future__ import annotations
 
-import uuid
+import itertools
+import os
+import secrets
 from collections.abc import Mapping, Sequence
 
 from podium.core.identity import Payload
@@ -13,6 +15,9 @@ from podium.errors import InvalidRequestError
 from podium.prompts import check_prompt
 from podium.runtime.config import StageParams, merge_params
 from podium.runtime.parts import EngineParts
+
+_PREFIX = secrets.token_hex(8)
+_NUMBERS = itertools.count(1)
 
 
 class RequestPreparation:
@@ -62,16 +67,31 @@ class RequestPreparation:
 def request_id_or_new(request_id: object) -> str:
     """The caller's id; a missing or empty one is replaced by one that nobody else has."""
     if request_id is None or request_id == "":
-        return f"request-{uuid.uuid4().hex}"
+        return f"request-{_PREFIX}-{os.getpid():x}-{next(_NUMBERS):x}"  # a fork has another process id
     if not isinstance(request_id, str):
         raise InvalidRequestError.because(f"request_id: is a {type(request_id).__name__}; pass a text, or leave it out")
     return request_id
 
 
+def checked_ids(request_ids: object) -> tuple[str, ...]:
+    """The ids of an abort: one, or any number of them."""
+    if isinstance(request_ids, str):
+        return (request_ids,)
+    ids = tuple(request_ids) if isinstance(request_ids, list | tuple | set | frozenset) else (request_ids,)
+    for one in ids:
+        if not isinstance(one, str):
+            raise InvalidRequestError.because(
+                f"request_ids: has a {type(one).__name__}, which is no id; pass an id, or a list of ids"
+            )
+    return ids
+
+
 def checked_priority(priority: object) -> int:
-    """A priority: any whole number, lower ones first."""
-    if not isinstance(priority, int) or isinstance(priority, bool):
-        raise InvalidRequestError.because(f"priority: {priority!r} is no whole number; lower numbers run first")
+    """A priority: a whole number of at most 53 bits, lower ones first."""
+    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) >= 1 << 53:
+        raise InvalidRequestError.because(
+            f"priority: {priority!r} is no whole number of at most 53 bits; lower numbers run first"
+        )
     return priority
 
 
