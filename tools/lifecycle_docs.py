@@ -82,8 +82,8 @@ def render() -> str:
             ),
             section(
                 "Jobs",
-                "A job is the work of one request at one stage. A replica has it, and a credit is taken for it, in the\n"
-                f"states {held}. `requeue` is the one re-run\nthat a stage may allow after the loss of a replica.",
+                "A job is the work of one request at one stage. A replica has it, and a credit is taken for it, in\n"
+                f"the states {held}. `requeue` is the one re-run\nthat a stage may allow after the loss of a replica.",
                 JOBS,
                 JobState.WAITING,
             ),
@@ -97,8 +97,8 @@ def render() -> str:
             ),
             section(
                 "The admission gate",
-                "One state for each stage; a request is let in when every stage that it needs is `open`. `closed` is for\n"
-                "good.",
+                "One state for each stage; a request is let in when every stage that it needs is `open`. `closed` is\n"
+                "for good.",
                 GATE,
                 GateState.OPEN,
             ),
