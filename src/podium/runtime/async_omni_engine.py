@@ -33,7 +33,13 @@ from podium.runtime.orchestrator_monitor import EngineStatistics, Health, check_
 from podium.runtime.outlet import CallerOutlet
 from podium.runtime.outputs import AbortReport
 from podium.runtime.parts import EngineParts
-from podium.runtime.preparation import RequestPreparation, checked_limit_s, checked_priority, request_id_or_new
+from podium.runtime.preparation import (
+    RequestPreparation,
+    checked_ids,
+    checked_limit_s,
+    checked_priority,
+    request_id_or_new,
+)
 from podium.runtime.request_stream import RequestStream
 from podium.runtime.rpc_result_router import RpcResultRouter
 from podium.tasks import follow
@@ -163,7 +169,7 @@ class AsyncOmniEngine:
         Raises StopUnconfirmedError, with the ids, when a stage did not confirm within `timeout_s` or could not stop;
         a repetition repeats only what failed.
         """
-        ids = (request_ids,) if isinstance(request_ids, str) else tuple(request_ids)
+        ids = checked_ids(request_ids)
         level = _ack_level(wait)
         limit_s = checked_limit_s(timeout_s, "timeout_s")
         self._raise_unless_serving()
@@ -209,6 +215,7 @@ class AsyncOmniEngine:
         try:
             async with asyncio.timeout(limit_s):
                 await asyncio.wrap_future(follow(self._host.ended))
+            self._host.join()
         except TimeoutError:
             _log.error("the engine did not end within %g s and is abandoned", limit_s)
 

@@ -34,6 +34,10 @@ DEAD = ErrorRecord(
 )
 
 
+JOIN_LIMIT_S = 1.0
+"""How long a thread may take to be gone after its last word."""
+
+
 class HostState(StrEnum):
     """Where an engine stands."""
 
@@ -68,6 +72,7 @@ class EngineHost:
         self._on_progress = on_progress
         self._close_timeout_s = 10.0
         self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="podium engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: asyncio.Task[None] | None = None
         self._driver: Driver | None = None
@@ -90,7 +95,7 @@ class EngineHost:
         """
         if not self._try_move(HostState.STARTING, HostState.NEW):
             raise _stopped(f"an engine starts once; this one is {self.state}").to_exception()
-        threading.Thread(target=self._run, name="podium engine", daemon=True).start()
+        self._thread.start()
 
     def post(self, event: Event) -> None:
         """Give the core an event. Raises EngineStoppedError when nobody would handle it."""
@@ -125,6 +130,11 @@ class EngineHost:
             with contextlib.suppress(RuntimeError):  # it ended by itself, and its loop is closed
                 self._loop.call_soon_threadsafe(self._stop_here)
 
+    def join(self) -> None:
+        """Once `ended` has resolved: let the thread be gone, which is a matter of microseconds."""
+        if self._thread.ident is not None:
+            self._thread.join(JOIN_LIMIT_S)
+
     def _try_move(self, to: HostState, *sources: HostState) -> bool:
         with self._lock:
             is_possible = self.state in sources
@@ -155,7 +165,7 @@ class EngineHost:
         self._outlet.fail_everything(self.error())
         self._questions.fail_everything(self.error())
         if not self.started.done():
-            self.started.set_exception(STOPPED.to_exception())
+            self.started.set_exception(self.error().to_exception())
         self.ended.set_result(None)
 
     async def _live(self) -> None:
@@ -187,15 +197,16 @@ class EngineHost:
     async def _drive(self, fleet: Fleet) -> None:
         environment = Environment(self._clock, self.store, self.observer)
         self._driver = Driver(self._core, self._inbox, environment, self._outlet, fleet)
-        if not self._try_move(HostState.SERVING, HostState.STARTING):
-            return
-        self.started.set_result(None)
         try:
-            await self._driver.run()
+            await self._driver.run(self._serve)
         except Exception:  # noqa: BLE001 - whatever it is, the core cannot be trusted any more
             _log.critical("the engine's loop is broken", exc_info=True)
-            self._try_move(HostState.DEAD, HostState.SERVING, HostState.STOPPING)
+            self._try_move(HostState.DEAD, HostState.STARTING, HostState.SERVING, HostState.STOPPING)
             self._outlet.fail_everything(DEAD)
+
+    def _serve(self) -> None:
+        if self._try_move(HostState.SERVING, HostState.STARTING):
+            self.started.set_result(None)
 
 
 def _stopped(message: str) -> ErrorRecord:

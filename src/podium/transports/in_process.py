@@ -24,6 +24,8 @@ from podium.transports.worker import StageWorker
 
 OUTBOX_LIMIT = 65536
 """Commands that may wait for a replica's thread."""
+JOIN_LIMIT_S = 1.0
+"""How long a thread may take to be gone after its last word."""
 
 
 def in_process_client(
@@ -122,6 +124,7 @@ class ThreadClient:
         self._is_scheduled = False
         self._is_closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._ended: Future[None] = Future()
 
     def __repr__(self) -> str:
@@ -131,7 +134,8 @@ class ThreadClient:
         """Start the thread, and load the backend there."""
         self._loop = asyncio.new_event_loop()
         name = f"podium {self.replica.stage}[{self.replica.slot}]"
-        threading.Thread(target=_serve, args=(self._loop, self._ended), name=name, daemon=True).start()
+        self._thread = threading.Thread(target=_serve, args=(self._loop, self._ended), name=name, daemon=True)
+        self._thread.start()
         await self._call(self._life.open(sink))
 
     def post(self, command: StageCommand) -> None:
@@ -145,8 +149,8 @@ class ThreadClient:
 
     async def close(self) -> None:
         """Close the backend in its thread, and end the thread, which ends even when the backend does not in time."""
-        loop = self._loop
-        if loop is None:
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
             return
         if not self._is_closing:
             self._is_closing = True
@@ -155,6 +159,7 @@ class ThreadClient:
             finally:
                 loop.call_soon_threadsafe(loop.stop)
         await asyncio.wrap_future(follow(self._ended))
+        thread.join(JOIN_LIMIT_S)
 
     def _drain(self) -> None:
         self._is_scheduled = False
