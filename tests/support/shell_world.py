@@ -15,13 +15,14 @@ from functools import partial
 from typing import ClassVar, TypeVar
 
 import msgspec
+import pytest
 
 from podium.core.admission import EngineLimits
 from podium.core.events import FinishReason
 from podium.core.graph import Graph, Limits, Modality, Stage
 from podium.core.identity import PROMPT, JobKey, Payload, ReplicaKey
 from podium.core.statistics import Statistics
-from podium.errors import InternalError
+from podium.errors import InternalError, RequestError
 from podium.payloads import Text
 from podium.ports.input_processor import InputStream
 from podium.ports.stage_backend import Capabilities, Placement
@@ -29,6 +30,7 @@ from podium.ports.stage_client import StageClient
 from podium.runtime.async_omni_engine import AsyncOmniEngine
 from podium.runtime.outputs import OmniOutput
 from podium.runtime.parts import EngineParts, StageParts
+from podium.runtime.request_stream import RequestStream
 from podium.testing.fake_backend import FakeBackend, FakeOptions, Script, Then
 from podium.transports.in_process import in_process_client
 from tests.support.core_world import make_stage, streaming
@@ -86,6 +88,24 @@ class WatchedBackend(FakeBackend):
 
     def times_told(self, method: str) -> int:
         return sum(told.method == method for told in self.told)
+
+    async def produce_for(self, jobs: Sequence[JobKey], *payloads: Payload) -> None:
+        """Let each of `jobs` give outputs, in one turn."""
+
+        def do() -> None:
+            for job in jobs:
+                self.produce(job, *payloads)
+
+        await self.at(do)
+
+    async def finish_all(self, *payloads: Payload) -> None:
+        """Let every job finish, in one turn."""
+
+        def do() -> None:
+            for job in list(self.tasks):
+                self.finish(job, FinishReason.STOP, *payloads)
+
+        await self.at(do)
 
     async def _there(self, work: Awaitable[T]) -> T:
         if self.loop is asyncio.get_running_loop():
@@ -164,7 +184,7 @@ class ShellWorld:
         self._replicas = replicas
         self._by_hand = frozenset(by_hand)
         self._scripts = scripts
-        self._make_backend = make_backend or {}
+        self.make_backend = make_backend or {}
         self._limits = limits or EngineLimits()
         self._params = params or {}
 
@@ -187,7 +207,7 @@ class ShellWorld:
         )
 
     def _make_client(self, stage: Stage, replica: ReplicaKey) -> StageClient:
-        make = self._make_backend.get(stage.name, WatchedBackend)
+        make = self.make_backend.get(stage.name, WatchedBackend)
         backend = self.backends[replica] = make(stage.name, FakeOptions(by_hand=stage.name in self._by_hand))
         return in_process_client(
             replica,
@@ -252,8 +272,25 @@ async def settled(engine: AsyncOmniEngine) -> Statistics:
             return figures
 
 
-async def first(stream: AsyncIterator[OmniOutput]) -> OmniOutput:
-    return await anext(stream)
+async def until(is_so: Callable[[], bool]) -> None:
+    """Let others have their turn until `is_so()`; the test's own limit ends a wait that is in vain."""
+    while not is_so():  # noqa: ASYNC110 - what is waited for happens in another thread
+        await asyncio.sleep(0)
+
+
+async def failure_of(stream: RequestStream) -> RequestError:
+    """The error that a stream ends with."""
+    with pytest.raises(RequestError) as caught:
+        async for _ in stream:
+            pass
+    return caught.value
+
+
+async def catch(work: object) -> RequestError:
+    assert asyncio.iscoroutine(work)
+    with pytest.raises(RequestError) as caught:
+        await work
+    return caught.value
 
 
 def texts(outputs: Sequence[OmniOutput], output: str = "text") -> list[str]:
