@@ -109,7 +109,7 @@ class AsyncOmniEngine:
         self._host.start()
         try:
             await asyncio.wrap_future(follow(self._host.started))
-        except BaseException:
+        except BaseException:  # a cancellation too: what was begun is torn down
             await self.shutdown()
             raise
 
@@ -153,7 +153,7 @@ class AsyncOmniEngine:
             self._raise_unless_serving()
             self._outlet.register(stream)
             self._host.post(event)
-        except BaseException:
+        except BaseException:  # whatever it was, nothing was submitted
             stream.discard()
             self._outlet.forget(stream.ticket)
             raise

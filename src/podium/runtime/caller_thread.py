@@ -47,7 +47,7 @@ class CallerThread:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
-        except BaseException:
+        except BaseException:  # an interrupt of the user too
             future.cancel()
             raise
 

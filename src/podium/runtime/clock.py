@@ -1,4 +1,7 @@
-"""The clock of a running engine, and the store of payloads that live in this process."""
+"""The clock of a running engine, and the store of payloads that live in this process.
+
+Both are ports of the environment, so that tests can bring others; neither knows what it is used for.
+"""
 
 from __future__ import annotations
 

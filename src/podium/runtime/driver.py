@@ -106,7 +106,7 @@ class Driver:
     def _step(self, events: Sequence[Event], now: float) -> Sequence[Effect]:
         try:
             return self._core.step(events, now)
-        except Exception:
+        except Exception:  # it is raised again, whatever it is
             self._observer.on_step(events, now, ())  # so that a journal has the step that broke the core
             raise
 

@@ -1,4 +1,7 @@
-"""The same engine for synchronous callers: lists in, results out in input order, one failed item failing alone."""
+"""The same engine for synchronous callers: lists in, results out in input order, one failed item failing alone.
+
+It adds a thread to wait in, and nothing that the asynchronous engine does not do.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ class OmniEngine:
             thread = self._thread = self._thread or CallerThread()
         try:
             self._run(self._engine.start())
-        except BaseException:
+        except BaseException:  # an interrupt of the user too
             if is_first:
                 thread.close()
             raise

@@ -1,4 +1,7 @@
-"""What callers get: the items of a request's stream, and the whole result of a request that nobody streamed."""
+"""What callers get: the items of a request's stream, and the whole result of a request that nobody streamed.
+
+Plain frozen records; nothing here waits or asks an engine.
+"""
 
 from __future__ import annotations
 
