@@ -112,11 +112,12 @@ def a_loss() -> ErrorRecord:
 
 
 class World:
-    """One core with its clock and its replicas. What a method tells the core, and what it answers, is in `effects`."""
+    """One core with its clock and its replicas. `events` is all it was told, `effects` all it answered."""
 
     def __init__(self, *stages: Stage, limits: EngineLimits | None = None, replicas: int = 1) -> None:
         self.core = Orchestrator(Graph(stages), limits)
         self.now = 0.0
+        self.events: list[Event] = []
         self.effects: list[Effect] = []
         self.tickets: dict[str, int] = {}
         self.produced: dict[JobKey, int] = {}
@@ -128,6 +129,7 @@ class World:
 
     def tell(self, *events: Event) -> list[Effect]:
         """Take one step with `events`, now."""
+        self.events += events
         effects = self.core.step(events, self.now)
         self.effects += effects
         return effects
@@ -293,16 +295,18 @@ class Replicas:
         self._answers: list[list[Event]] = []
         self._open_inputs: dict[JobKey, set[str]] = {}
 
-    def run(self) -> None:
-        """Answer until nothing is left to say."""
+    def run(self, events: int | None = None) -> int:
+        """Tell the core up to so many events, or all there are until nothing is left to say; returns how many."""
+        told = 0
         self._read()
-        while self._answers:
+        while self._answers and told != events:
             answers = self._answers[self._random.randrange(len(self._answers))]
-            if answers:
-                self.world.tell(answers.pop(0))
-                self._read()
-            else:
-                self._answers.remove(answers)
+            self.world.tell(answers.pop(0))
+            told += 1
+            if not answers:
+                self._answers = [one for one in self._answers if one]
+            self._read()
+        return told
 
     def _read(self) -> None:
         fresh, self._seen = self.world.effects[self._seen :], len(self.world.effects)
@@ -321,7 +325,7 @@ class Replicas:
                     pass
 
     def _say(self, replica: ReplicaKey, answers: list[Event]) -> None:
-        if replica not in self.silent:
+        if replica not in self.silent and answers:
             self._answers.append(answers)
 
     def _work(self, replica: ReplicaKey, job: JobKey) -> None:
