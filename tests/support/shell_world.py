@@ -87,7 +87,7 @@ class WatchedBackend(FakeBackend):
         return await self.at(lambda: list(self.tasks))
 
     def times_told(self, method: str) -> int:
-        return sum(told.method == method for told in self.told)
+        return sum(told.method == method for told in list(self.told))  # a copy: it grows in another thread
 
     async def produce_for(self, jobs: Sequence[JobKey], *payloads: Payload) -> None:
         """Let each of `jobs` give outputs, in one turn."""

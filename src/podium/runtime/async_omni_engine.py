@@ -159,6 +159,21 @@ class AsyncOmniEngine:
             raise
         return stream
 
+    def check(
+        self,
+        *,
+        outputs: Sequence[str] | None = None,
+        params: StageParams | None = None,
+        priority: int = 0,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Raise InvalidRequestError when `generate` would, for these arguments; nothing is submitted."""
+        self._preparation.params(params)
+        self._preparation.outputs(outputs)
+        checked_priority(priority)
+        if deadline_s is not None:
+            checked_limit_s(deadline_s, "deadline_s")
+
     async def abort(
         self, request_ids: str | Sequence[str], *, wait: str = "stopped", timeout_s: float = 30.0
     ) -> AbortReport:

@@ -84,6 +84,8 @@ class OmniEngine:
             raise InvalidRequestError.because(
                 f"max_concurrency: {max_concurrency} makes no sense; it must be 1 or more"
             )
+        shared = params if isinstance(params, Mapping) else None
+        self._engine.check(outputs=outputs, params=shared, priority=priority, deadline_s=deadline_s)
         with _progress_bar(len(items), shown=progress) as advance:
             batch = _Batch(self._engine, outputs, priority, deadline_s, max_concurrency, advance)
             results = self._run(batch.run(list(zip(items, each, strict=True))))
