@@ -226,6 +226,22 @@ async def test_a_retired_replica_is_gone_at_once_and_closed_elsewhere(caplog: py
     assert repr(world.fleet) == "<Fleet of 0 replicas, 0 retiring>"
 
 
+@pytest.mark.rule("ORCH-INV-302")
+async def test_closing_waits_for_what_retires_no_longer_than_for_others(caplog: pytest.LogCaptureFixture) -> None:
+    world = World("a", "b")
+    world.let(close=False)
+    await world.fleet.start()
+    world.fleet.retire(world.clients["a"].replica, None)
+    await turns()
+    world.clients["b"].may_close.set()
+    world.fleet.close_timeout_s = 0.001
+    await world.fleet.close()
+    assert world.calls()["a"][-1] == "close cancelled"
+    assert world.calls()["b"][-1] == "closed"
+    assert "a[0]@0 did not close within 0.001 s more and is abandoned" in caplog.text
+    assert repr(world.fleet) == "<Fleet of 0 replicas, 0 retiring>"
+
+
 async def test_closing_waits_for_what_retires() -> None:
     world = World("a")
     world.let(close=False)

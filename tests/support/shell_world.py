@@ -127,6 +127,7 @@ class ScriptedProcessor:
     """Looks prompts up; what comes of other stages is passed on."""
 
     accepts: ClassVar[frozenset[Modality] | None] = None
+    placement: ClassVar[Placement] = Placement.LOOP
 
     def __init__(self, scripts: Payload = None) -> None:
         assert isinstance(scripts, Mapping)

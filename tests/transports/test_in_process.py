@@ -108,7 +108,7 @@ class Messy(FakeBackend):
     """Leaves a task of its own behind, and its close fails."""
 
     async def load(self) -> None:
-        asyncio.get_running_loop().create_task(asyncio.Event().wait(), name="left behind")
+        self.left = asyncio.get_running_loop().create_task(asyncio.Event().wait(), name="left behind")
 
     async def close(self) -> None:
         raise OSError("no such process")

@@ -83,9 +83,8 @@ class Fleet:
         async with asyncio.TaskGroup() as group:
             for client in clients:
                 group.create_task(self._close_one(client))
-        for retiring in list(self._retiring.values()):
-            await retiring.wait()
-        self._retiring.clear()
+            for replica, retiring in list(self._retiring.items()):
+                group.create_task(self._end_retiring(replica, retiring))
 
     async def _start_one(self, spec: ReplicaSpec) -> None:
         stage = spec.key.stage
@@ -115,6 +114,15 @@ class Fleet:
             _log.exception("%s failed while it was closed", client.replica)
         finally:
             self._retiring.pop(client.replica, None)
+
+    async def _end_retiring(self, replica: ReplicaKey, retiring: OwnedTask) -> None:
+        """Wait no longer for what was begun before than for what is closed now."""
+        try:
+            async with asyncio.timeout(self.close_timeout_s):
+                await retiring.wait()
+        except TimeoutError:
+            _log.error("%s did not close within %g s more and is abandoned", replica, self.close_timeout_s)
+            await retiring.close()
 
     def _note_failure(self, failure: BaseException) -> None:
         _log.error("closing a replica failed", exc_info=failure)
