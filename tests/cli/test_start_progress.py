@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 
 from rich.console import Console
 
@@ -34,3 +35,20 @@ def test_in_a_log_each_message_is_a_line() -> None:
 
     (line,) = written.getvalue().splitlines()
     assert line.strip().endswith("s  thinker: loading [weights]")
+
+
+def test_what_a_backend_logs_of_its_start_is_shown_until_the_end() -> None:
+    """Such as the conversion of weights, which takes most of a minute."""
+    written = io.StringIO()
+    log = logging.getLogger("podium.progress")
+    level = log.level
+
+    with StartProgress(Console(file=written, force_terminal=False), ["thinker"]) as progress:
+        log.info("stage 'thinker': converting", extra={"stage": "thinker", "doing": "converting"})
+        log.info("what no stage says")
+        progress.end()
+        log.info("stage 'thinker': too late", extra={"stage": "thinker", "doing": "too late"})
+
+    (line,) = written.getvalue().splitlines()
+    assert line.endswith("thinker: converting")
+    assert (log.handlers, log.level) == ([], level)

@@ -1,17 +1,21 @@
 """Shows what the stages do while an engine starts: a line with a spinner and a clock each, or plain lines in a log.
 
-It writes to the console it is given (standard error) and is gone before the first output.
+It writes to the console it is given (standard error) and is gone before the first output. What backends say of their
+start, they say to the log `podium.progress`; it listens there.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+_log = logging.getLogger("podium.progress")
 
 
 class StartProgress:
@@ -28,11 +32,16 @@ class StartProgress:
             console=console,
             transient=True,
         )
+        self._listener = _Listener(self)
+        self._level = logging.NOTSET
         self._tasks: dict[str, TaskID] = {}
         for stage in stages:
             self._add(stage, "waiting")
 
     def __enter__(self) -> Self:
+        self._level = _log.level
+        _log.addHandler(self._listener)
+        _log.setLevel(logging.INFO)
         if self._console.is_terminal:
             self._progress.start()
         return self
@@ -59,9 +68,25 @@ class StartProgress:
         self._progress.refresh()
 
     def end(self) -> None:
-        """Take the lines away. Idempotent."""
+        """Take the lines away, and listen no more. Idempotent."""
+        if self._listener in _log.handlers:
+            _log.removeHandler(self._listener)
+            _log.setLevel(self._level)
         if self._console.is_terminal:
             self._progress.stop()
 
     def _add(self, stage: str, message: str) -> None:
         self._tasks[stage] = self._progress.add_task(stage, total=None, message=message)
+
+
+class _Listener(logging.Handler):
+    """Passes on what a stage does, where a record says both; the rest is for logs."""
+
+    def __init__(self, show: Callable[[str, str], None]) -> None:
+        super().__init__(logging.INFO)
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = vars(record)
+        if "stage" in said and "doing" in said:
+            self._show(str(said["stage"]), str(said["doing"]))

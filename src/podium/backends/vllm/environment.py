@@ -28,6 +28,7 @@ def environment_for(options: VllmOptions, *, model_is_local: bool, cores: frozen
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "TORCH_LOGS": "-torch._library.triton",  # it warns that Triton is missing, which a CPU does not need
         "PYTHONWARNINGS": "ignore",
         "TOKENIZERS_PARALLELISM": "false",
     }

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.output_processor import OutputProcessor
 
 progress_log = logging.getLogger("podium.progress")
-"""What takes more than two seconds says so here, at level INFO."""
+"""What takes more than two seconds says so here, at level INFO; records have the `stage`, and what it is `doing`."""
 
 VLLM_VERSION = "0.32."
 
@@ -109,7 +109,6 @@ class Start:
         except BaseException:
             core.shutdown(timeout=0)
             raise
-        self._report("vLLM is ready")
         return engine
 
     def _start_core(self, parts: _Parts) -> AsyncMPClient:
@@ -151,7 +150,7 @@ class Start:
                 ProcessTree(resources.engine_manager.processes).kill(_WATCH_S)
 
     def _report(self, message: str) -> None:
-        progress_log.info("stage '%s': %s", self._stage, message)
+        progress_log.info("stage '%s': %s", self._stage, message, extra={"stage": self._stage, "doing": message})
 
     def _check_abandoned(self) -> None:
         if self._abandoned.is_set():
