@@ -15,7 +15,7 @@ from podium.core.identity import Payload, ReplicaKey
 from podium.errors import ConfigurationError, Fault
 from podium.options import import_callable, import_object
 from podium.ports.input_processor import InputProcessor
-from podium.ports.stage_backend import Capabilities, StageBackend
+from podium.ports.stage_backend import Capabilities, Placement, StageBackend
 from podium.ports.stage_client import StageClient
 from podium.runtime import async_omni_engine, omni_engine, pipeline_file
 from podium.runtime.config import PipelineConfig, StageConfig, StageParams
@@ -246,6 +246,8 @@ def _stage_parts(config: StageConfig, produces: Mapping[str, Modality]) -> Stage
     options = backend.parse_options(config.options)
     processor_options = processor.parse_options(config.processor_options)
     make_transport = import_callable(TRANSPORTS[config.transport], "transport")
+    needs = (backend.capabilities.placement, processor.placement)
+    placement = Placement.THREAD if Placement.THREAD in needs else Placement.LOOP
     sources = {source.stage: produces[source.stage] for source in config.stage.sources}
 
     def make_client(replica: ReplicaKey) -> StageClient:
@@ -256,7 +258,7 @@ def _stage_parts(config: StageConfig, produces: Mapping[str, Modality]) -> Stage
                 lambda: backend(config.name, options),
                 lambda: processor(processor_options),
                 sources,
-                backend.capabilities.placement,
+                placement,
             ),
         )
         return client if config.poll_interval_s is None else PollingClient(client, config.poll_interval_s)

@@ -204,7 +204,7 @@ class DeadlineExceededError(WaitTimeoutError):
 
 
 class StopUnconfirmedError(WaitTimeoutError):
-    """A stage did not confirm a stop, in time or at all (504). `unconfirmed` lists the ids; a retry repeats only those."""
+    """A stage did not confirm a stop, in time or at all (504). A retry repeats only what `unconfirmed` lists."""
 
     def __init__(self, record: ErrorRecord, unconfirmed: Sequence[str] = ()) -> None:
         self.unconfirmed = tuple(unconfirmed)

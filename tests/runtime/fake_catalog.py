@@ -65,6 +65,7 @@ class AnyProcessor:
     """Takes every modality; has one option."""
 
     accepts: ClassVar[frozenset[Modality] | None] = None
+    placement: ClassVar[Placement] = Placement.LOOP
 
     @classmethod
     def parse_options(cls, values: Mapping[str, object]) -> object:
@@ -78,6 +79,7 @@ class TextProcessor(AnyProcessor):
     """Takes text only."""
 
     accepts = frozenset({Modality.TEXT})
+    placement: ClassVar[Placement] = Placement.LOOP
 
 
 class FakeCatalog:

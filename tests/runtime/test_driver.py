@@ -157,7 +157,7 @@ async def test_a_full_outbox_fails_the_request_and_stops_its_job() -> None:
     (end,) = world.delivered
     assert isinstance(end, EndRequest)
     assert end.error is not None
-    assert end.error.kind is ErrorKind.OVERLOADED
+    assert end.error.kind is ErrorKind.STAGE_UNAVAILABLE
     assert (end.error.stage, end.error.replica) == ("solo", 0)
     assert "stage 'solo' does not take its commands: 3 commands wait" in end.error.message
     assert [type(command) for command in client.commands] == [StopJob]

@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol
 
 from podium.core.graph import Modality
 from podium.core.identity import PROMPT, JobKey, Payload
+from podium.ports.stage_backend import Placement
 
 __all__ = ["PROMPT", "InputProcessor", "InputStream"]
 
@@ -32,6 +33,9 @@ class InputProcessor(Protocol):
 
     accepts: ClassVar[frozenset[Modality] | None]
     """The modalities of sources that it takes; None takes any. Checked before anything starts."""
+
+    placement: ClassVar[Placement]
+    """LOOP when every method returns in microseconds; THREAD puts its stage into a thread, where it may take longer."""
 
     def __init__(self, options: Payload) -> None:
         """Prepare to serve one replica. `options` is what `parse_options` returned."""

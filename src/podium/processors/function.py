@@ -15,6 +15,7 @@ from podium.core.graph import Modality
 from podium.core.identity import PROMPT, JobKey, Payload
 from podium.options import import_callable, read_options
 from podium.ports.input_processor import InputStream
+from podium.ports.stage_backend import Placement
 from podium.processors.streams import GatheringStream
 
 
@@ -25,9 +26,10 @@ class FunctionProcessorOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionProcessor:
-    """Calls the function once for each job, where the stage runs; it should not take long."""
+    """Calls the function once for each job, in the thread of the stage, so that it may take its time."""
 
     accepts: ClassVar[frozenset[Modality] | None] = None
+    placement: ClassVar[Placement] = Placement.THREAD
 
     def __init__(self, options: Payload) -> None:
         """Import the function that `options` names."""

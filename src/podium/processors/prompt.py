@@ -11,6 +11,7 @@ from typing import ClassVar
 from podium.core.graph import Modality
 from podium.core.identity import JobKey, Payload
 from podium.ports.input_processor import InputStream
+from podium.ports.stage_backend import Placement
 from podium.processors.streams import PassingStream, PlainProcessor
 from podium.prompts import check_prompt
 
@@ -19,6 +20,7 @@ class PromptProcessor(PlainProcessor):
     """Passes the prompt through, once it is known to be one. It has no options."""
 
     accepts: ClassVar[frozenset[Modality] | None] = frozenset()  # it is for stages without sources
+    placement: ClassVar[Placement] = Placement.LOOP
 
     def open(self, job: JobKey, prompt: Payload, sources: Mapping[str, Modality]) -> InputStream:  # noqa: ARG002 - port
         """Begin the input of `job`."""

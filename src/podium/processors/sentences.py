@@ -17,6 +17,7 @@ from podium.core.identity import PROMPT, JobKey, Payload
 from podium.options import read_options
 from podium.payloads import SegmentEnd, Text
 from podium.ports.input_processor import InputStream
+from podium.ports.stage_backend import Placement
 from podium.processors.plain_text import make_plain
 from podium.processors.sentence_ends import Lengths, find_end
 from podium.processors.streams import text_of
@@ -40,6 +41,7 @@ class SentencesProcessor:
     """Gives each sentence as a Text of its own, stripped, with single spaces. The end of a segment ends a sentence."""
 
     accepts: ClassVar[frozenset[Modality] | None] = frozenset({Modality.TEXT})
+    placement: ClassVar[Placement] = Placement.LOOP
 
     def __init__(self, options: Payload) -> None:
         """`options` is what `parse_options` returned."""

@@ -17,6 +17,7 @@ from podium.errors import InvalidRequestError
 from podium.options import read_options
 from podium.payloads import Text
 from podium.ports.input_processor import InputStream
+from podium.ports.stage_backend import Placement
 
 
 class NoOptions(msgspec.Struct, frozen=True):
@@ -27,6 +28,7 @@ class PlainProcessor(ABC):
     """Base of a processor without options."""
 
     accepts: ClassVar[frozenset[Modality] | None] = None
+    placement: ClassVar[Placement] = Placement.LOOP
 
     def __init__(self, options: Payload) -> None:
         """`options` is what `parse_options` returned."""

@@ -136,7 +136,7 @@ class Driver:
             client.post(command)
         except OutboxFullError as full:
             error = ErrorRecord(
-                kind=ErrorKind.OVERLOADED,
+                kind=ErrorKind.STAGE_UNAVAILABLE,
                 scope=Scope.REPLICA,
                 stage=command.replica.stage,
                 replica=command.replica.slot,

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from enum import StrEnum
 
@@ -153,7 +153,8 @@ class EngineHost:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._live())
+            with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+                runner.run(self._live())
         except asyncio.CancelledError:
             _log.info("the start was cancelled")
         finally:
@@ -219,3 +220,12 @@ _REASONS = {
     HostState.STARTING: _stopped("the engine is still starting; wait for start() to return"),
     HostState.DEAD: DEAD,
 }
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes event loops: uvloop where it is installed (the extra `fast`), else the standard library."""
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415 - it may not be there
+    except ImportError:
+        return None
+    return new_event_loop

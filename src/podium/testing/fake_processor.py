@@ -15,6 +15,7 @@ from podium.core.graph import Modality
 from podium.core.identity import JobKey, Payload
 from podium.errors import InvalidRequestError
 from podium.options import read_options
+from podium.ports.stage_backend import Placement
 
 
 class At(StrEnum):
@@ -45,6 +46,7 @@ class FakeProcessor:
     """Takes every modality. It has no options."""
 
     accepts: ClassVar[frozenset[Modality] | None] = None
+    placement: ClassVar[Placement] = Placement.LOOP
 
     def __init__(self, options: Payload = None) -> None:
         """Nothing is needed."""

@@ -59,7 +59,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     threads: _Count | _Name | None = None
     seed: _TokenId = 0
     engine_args: dict[str, object] = {}
-    stop_timeout_s: _Seconds = 30.0
+    stop_timeout_s: _Seconds = 8.0
     close_timeout_s: _Seconds = 10.0
 
 
