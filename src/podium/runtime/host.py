@@ -228,4 +228,5 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
         from uvloop import new_event_loop  # noqa: PLC0415 - it may not be there
     except ImportError:
         return None
-    return new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = new_event_loop
+    return factory
