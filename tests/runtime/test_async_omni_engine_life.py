@@ -341,7 +341,7 @@ async def test_a_thread_that_is_held_keeps_nobody(caplog: pytest.LogCaptureFixtu
         async with asyncio.timeout(GUARD_S):
             await engine.start()
             await engine.shutdown(0.05)
-        assert "solo[0]@0 did not close within 0.045 s and is abandoned" in caplog.text
+            await until(lambda: "solo[0]@0 did not close within 0.045 s and is abandoned" in caplog.text)
         Deaf.gate.set()
         for thread in threading.enumerate():
             if thread.name.startswith("podium"):
