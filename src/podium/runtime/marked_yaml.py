@@ -264,7 +264,7 @@ def read_value(log: FaultLog, where: str, node: yaml.Node) -> object:
     """The Python value of a node, None with a fault where it has none."""
     if isinstance(node, yaml.ScalarNode):
         try:
-            return yaml.SafeLoader("").construct_object(node)  # type: ignore[no-untyped-call]
+            return yaml.SafeLoader("").construct_object(node)
         except (yaml.YAMLError, ValueError):
             log.add(where, f"'{node.value}' cannot be read as {node.tag}", "quote it if it is a text", _line(node))
             return None
