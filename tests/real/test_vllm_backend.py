@@ -9,10 +9,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from podium.backends.vllm import VllmBackend, VllmOptions, VllmParams
@@ -346,6 +349,42 @@ def test_a_load_that_is_cancelled_half_way_leaves_no_process() -> None:
 
     asyncio.run(test())
     assert engine_processes() == set()
+
+
+PARENT = """
+import asyncio, sys
+from podium.backends.vllm import VllmBackend, VllmOptions
+import msgspec
+
+async def main():
+    backend = VllmBackend("thinker", msgspec.json.decode(sys.argv[1], type=VllmOptions))
+    await backend.load()
+    print(*backend.process_ids, flush=True)
+    sys.stdin.read()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.rule("ORCH-INV-303")
+def test_an_engine_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    command = [sys.executable, str(script), msgspec.json.encode(OPTIONS).decode()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        processes = [int(word) for word in parent.stdout.readline().split()]
+        assert len(processes) == 2
+        assert all(map(is_running, processes))
+        parent.kill()
+    deadline = time.monotonic() + 15.0
+    while any(map(is_running, processes)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    left = list(filter(is_running, processes))
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert left == []
 
 
 async def read_on(backend: VllmBackend) -> None:

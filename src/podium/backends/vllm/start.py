@@ -116,6 +116,8 @@ class Start:
         from vllm.v1.engine.core_client import AsyncMPClient  # noqa: PLC0415 - with the engine only
         from vllm.v1.executor import Executor  # noqa: PLC0415 - with the engine only
 
+        from podium.backends.vllm.guard import guarded  # noqa: PLC0415 - with the engine only
+
         core = AsyncMPClient.__new__(AsyncMPClient)
         finished = threading.Event()
         watch = threading.Thread(
@@ -125,7 +127,7 @@ class Start:
         try:
             core.__init__(
                 vllm_config=parts.config,
-                executor_class=Executor.get_class(parts.config),
+                executor_class=guarded(Executor.get_class(parts.config)),
                 log_stats=False,
                 renderer=parts.renderer,
             )
@@ -157,12 +159,12 @@ class Start:
             raise StartError(self._stage, "the start was abandoned")
 
 
-def resolve_model(stage: str, model: str, report: Callable[[str], None], is_abandoned: Callable[[], bool]) -> str:
+def resolve_model(stage: str, model: str, progress: Callable[[str], None], is_abandoned: Callable[[], bool]) -> str:
     """The directory or hub name that `model` stands for; prepares it when it names a function. Raises StartError."""
     if PREPARER.fullmatch(model):
         prepare = import_callable(model, "options.model")
         try:
-            return str(prepare(report, is_abandoned))
+            return str(prepare(progress, is_abandoned))
         except (PodiumError, OSError, RuntimeError) as error:
             raise StartError(stage, f"the model could not be prepared: {error}") from error
     path = Path(model).expanduser()
