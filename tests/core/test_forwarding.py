@@ -46,6 +46,14 @@ class TestStarting:
         assert lines(world.produce("a", "x")) == []
         assert lines(world.finish("a", "y")) == ["feed r/b a@0=x,y", "end input r/b a stop"]
 
+    def test_prewarmed_late_and_behind_a_complete_edge(self) -> None:
+        world = World(make_stage("a"), make_stage("b", complete("a"), output="out", prewarm=True, limits=SMALL))
+        world.submit("first")
+        world.submit()
+        world.produce("a", "x")
+        assert lines(world.fail("b", "first"))[-1] == "start r/b on b[0]@0 a= open"
+        assert lines(world.finish("a", "y")) == ["feed r/b a@0=x,y", "end input r/b a stop"]
+
     def test_prewarmed_and_queued_when_its_first_input_comes(self) -> None:
         stages = make_stage("a"), make_stage("b", streaming("a"), output="out", prewarm=True, limits=SMALL)
         world = World(*stages)

@@ -42,6 +42,13 @@ class TestSourceBuffer:
         begun.append(buffer.has_begun)
         assert begun == [False, True, True]
 
+    def test_a_complete_source_is_due_at_its_end(self) -> None:
+        buffer = SourceBuffer("a", keeps_history=False, is_complete=True)
+        buffer.unsent.append("x")
+        assert buffer.take_due() == (0, ())
+        buffer.finish = FinishReason.STOP
+        assert buffer.take_due() == (0, ("x",))
+
     def test_what_goes_at_once_counts_as_sent(self) -> None:
         buffer = SourceBuffer("a", keeps_history=False)
         assert buffer.note_sent(("x", "y")) == 0

@@ -389,6 +389,12 @@ class CoreMachine(RuleBasedStateMachine):
             )
             self.tell(msgspec.structs.replace(event, outputs=tuple(outputs)))
 
+    @precondition(lambda self: self.core.is_idle and not self.batch)
+    @rule()
+    def replace_the_second_core(self) -> None:
+        """A core that goes on from a snapshot of an idle one does as that one does."""
+        self.twin = Orchestrator(self.core.graph, self.core.limits, self.core.snapshot())
+
     # Time
 
     @rule(seconds=st.sampled_from([0.1, 0.1, 0.5, 1.0, 5.0]))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from podium.core.deadlines import Timer
 from podium.core.effects import SourceInput, StageTimings
 from podium.core.events import FinishReason, RequestSubmitted
-from podium.core.graph import Stage
+from podium.core.graph import EdgeMode, Stage
 from podium.core.identity import MAIN, PROMPT, JobKey, Payload, ReplicaKey
 from podium.core.lifecycle import (
     AT_REPLICA,
@@ -52,12 +52,16 @@ _HELD, _ABORTING, _NOTHING = RequestState.HELD, RequestState.ABORTING, Wait.NOTH
 
 
 class SourceBuffer:
-    """What a job has got of one source: `unsent` waits for the job's start, `sent` counts what its replica has."""
+    """What a job has got of one source: `unsent` waits for the job's start, `sent` counts what its replica has.
 
-    __slots__ = ("finish", "history", "name", "sent", "unsent")
+    With `is_complete` the job gets nothing of it before its end, even if it has started.
+    """
 
-    def __init__(self, name: str, *, keeps_history: bool) -> None:
+    __slots__ = ("finish", "history", "is_complete", "name", "sent", "unsent")
+
+    def __init__(self, name: str, *, keeps_history: bool, is_complete: bool = False) -> None:
         self.name = name
+        self.is_complete = is_complete
         self.unsent: list[Payload] = []
         self.sent = 0
         self.finish: FinishReason | None = None
@@ -75,6 +79,10 @@ class SourceBuffer:
         if self.history is not None:
             self.history.extend(payloads)
         return sequence
+
+    def take_due(self) -> tuple[int, tuple[Payload, ...]]:
+        """What may go to a replica that starts now, with the number of its first."""
+        return (self.sent, ()) if self.is_complete and self.finish is None else self.take()
 
     def take(self) -> tuple[int, tuple[Payload, ...]]:
         """Everything unsent with the number of its first, now counted as sent."""
@@ -115,7 +123,10 @@ class Job(Timer):
         self.attempts = 0
         self.order = Sequencer()
         self.inputs = {
-            source.stage: SourceBuffer(source.stage, keeps_history=self.stage.rerun) for source in plan.sources
+            source.stage: SourceBuffer(
+                source.stage, keeps_history=self.stage.rerun, is_complete=source.mode is EdgeMode.COMPLETE
+            )
+            for source in plan.sources
         }
         if input_open:
             self.inputs[PROMPT] = SourceBuffer(PROMPT, keeps_history=self.stage.rerun)
@@ -178,7 +189,7 @@ class Job(Timer):
 
     def take_inputs(self) -> tuple[SourceInput, ...]:
         """Everything that is there, for the start."""
-        return tuple(SourceInput(buffer.name, *buffer.take(), buffer.finish) for buffer in self.inputs.values())
+        return tuple(SourceInput(buffer.name, *buffer.take_due(), buffer.finish) for buffer in self.inputs.values())
 
     def drop_inputs(self) -> list[Payload]:
         """Give up what was never sent, and what is out of order, for release."""
