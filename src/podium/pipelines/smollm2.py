@@ -231,16 +231,14 @@ def convert(source: Path, made: Path, progress: Progress) -> None:
 
     In float32: it holds the values of the source exactly, which the 16-bit types do not, and CPUs are fastest with it.
     """
-    import accelerate  # noqa: PLC0415 - in the conversion's own process only
-    import torch  # noqa: PLC0415 - as above
-    import transformers  # noqa: PLC0415 - as above
+    import transformers  # noqa: PLC0415 - in the conversion's own process only
 
     package = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
     progress("reading the tokenizer")
     tokenizer = transformers.AutoTokenizer.from_pretrained(**package)
     progress("reading the weights")
     exact = transformers.GgufConfig(dequantize=True)
-    model = transformers.AutoModelForCausalLM.from_pretrained(**package, quantization_config=exact, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(**package, quantization_config=exact, dtype="float32")
     progress("writing")
     model.save_pretrained(made)
     tokenizer.save_pretrained(made)
@@ -252,8 +250,7 @@ def convert(source: Path, made: Path, progress: Progress) -> None:
         source=Source(found.st_size, found.st_mtime_ns, _sha256(source)),
         files={path.name: path.stat().st_size for path in sorted(made.iterdir())},
         parameters=_PARAMETERS,
-        versions={module.__name__: str(module.__version__) for module in (accelerate, torch, transformers)}
-        | {"gguf": importlib.metadata.version("gguf")},
+        versions={name: importlib.metadata.version(name) for name in _NEEDS},
     )
     (made / _MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
 

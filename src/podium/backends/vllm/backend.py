@@ -80,7 +80,8 @@ class VllmBackend:
         self._dead: BackendDead | None = None
         self._receiver = OwnedTask(f"vllm receiver of {stage}", self._lose)
         self._sender = OwnedTask(f"vllm sender of {stage}", self._lose)
-        self._closing: asyncio.Task[None] | None = None
+        self._closing = OwnedTask(f"vllm close of {stage}", self._note_failed_close)
+        self._is_closing = False
 
     def __repr__(self) -> str:
         state = "dead" if self._dead else "new" if self._engine is None else "up"
@@ -189,10 +190,11 @@ class VllmBackend:
 
     async def close(self) -> None:
         """End the engine and its processes, by force if need be. Idempotent; safe while `load` runs."""
-        if self._closing is None:
+        if not self._is_closing:
+            self._is_closing = True
             self._die(BackendDead(f"the engine of stage '{self._stage}' was closed"))
-            self._closing = asyncio.get_running_loop().create_task(self._close(), name=f"vllm-close-{self._stage}")
-        await asyncio.shield(self._closing)
+            self._closing.start(self._close())
+        await self._closing.wait()
 
     async def _close(self) -> None:
         engine = self._engine
@@ -208,6 +210,9 @@ class VllmBackend:
         if engine is not None:
             shutdown = partial(engine.shutdown, self._options.close_timeout_s)
             await SideThread(f"vllm close of {self._stage}", shutdown).wait()
+
+    def _note_failed_close(self, error: BaseException) -> None:
+        log.error("the vLLM engine of stage '%s' did not close well", self._stage, exc_info=error)
 
     def _live_engine(self) -> Engine:
         if self._dead is not None:

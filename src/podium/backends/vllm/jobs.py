@@ -1,4 +1,7 @@
-"""One job on vLLM: what it made, and which of it was not taken yet. Plain bookkeeping, no I/O."""
+"""One job on vLLM: what it made, and which of it was not taken yet.
+
+Plain bookkeeping: nothing here waits, sends, or knows of the engine.
+"""
 
 from __future__ import annotations
 

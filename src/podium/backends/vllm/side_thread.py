@@ -1,4 +1,7 @@
-"""A thread for one piece of blocking work, beside an event loop. It never keeps the interpreter from exiting."""
+"""A thread for one piece of blocking work, beside an event loop.
+
+It never keeps the interpreter from exiting, and it cannot be interrupted: work that shall end early has to look for it.
+"""
 
 from __future__ import annotations
 

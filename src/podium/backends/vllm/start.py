@@ -106,7 +106,7 @@ class Start:
             engine = Engine(
                 core=core, inputs=parts.inputs, outputs=parts.outputs, renderer=parts.renderer, prompts=prompts
             )
-        except BaseException:
+        except BaseException:  # whatever it is, no process may be left
             core.shutdown(timeout=0)
             raise
         return engine
@@ -131,7 +131,7 @@ class Start:
                 log_stats=False,
                 renderer=parts.renderer,
             )
-        except Exception as error:
+        except Exception as error:  # vLLM's own code, or a process of it that ended
             if "resources" in vars(core):
                 end_context(core)
             self._check_abandoned()
