@@ -104,7 +104,7 @@ def test_what_is_no_processor_is_refused() -> None:
         bootstrap.resolve_processor("json:JSONDecoder")
 
     assert fault_of(error) == (
-        "processor: 'json:JSONDecoder' cannot be used: it lacks accepts, open, parse_options;"
+        "processor: 'json:JSONDecoder' cannot be used: it lacks accepts, open, parse_options, placement;"
         " implement all of InputProcessor"
     )
 

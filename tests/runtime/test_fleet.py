@@ -84,6 +84,22 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
+async def test_a_failure_of_the_closing_itself_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(client: StageClient) -> None:
+        raise LookupError("a bug in the fleet")
+
+    world = World("a")
+    world.let()
+    await world.fleet.start()
+    monkeypatch.setattr(world.fleet, "_close_one", fail)
+    world.fleet.retire(world.clients["a"].replica, None)
+    await world.fleet.close()
+    assert "closing a replica failed" in caplog.text
+    assert "a bug in the fleet" in caplog.text
+
+
 async def test_all_start_at_the_same_time_and_close_at_the_same_time() -> None:
     world = World("a", "b")
     async with asyncio.TaskGroup() as group:

@@ -74,6 +74,15 @@ async def test_the_deadline_ends_a_wait() -> None:
     assert await inbox.get(99.0) == [], "it is over already"
 
 
+async def test_a_sleeper_that_is_woken_leaves_no_timer() -> None:
+    inbox = bound(VirtualClock(100.0))
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        waiting = group.create_task(inbox.get(1e6))
+        await asyncio.sleep(0)
+        inbox.post(event(1))
+    assert waiting.result() == [event(1)]
+
+
 async def test_an_event_comes_before_a_deadline_that_is_over() -> None:
     inbox = bound(VirtualClock(100.0))
     inbox.post(event(1))

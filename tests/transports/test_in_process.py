@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from podium.core.effects import StopJob
-from podium.core.events import Event
+from podium.core.events import Event, ReplicaLost, StageStopped
 from podium.core.graph import Modality
 from podium.core.identity import MAIN, JobKey, ReplicaKey
 from podium.ports.stage_backend import Placement
@@ -122,6 +122,23 @@ async def test_a_thread_ends_whatever_its_backend_leaves() -> None:
         with pytest.raises(OSError, match="no such process"):
             await client.close()
         await client.close()
+
+
+@pytest.mark.rule("ORCH-INV-202")
+async def test_whatever_ends_the_deliveries_is_the_loss_of_the_replica() -> None:
+    events: list[Event] = []
+
+    def refuse_stops(event: Event) -> None:
+        assert not isinstance(event, StageStopped), "a sink never raises, they say"
+        events.append(event)
+
+    with nothing_left():
+        client = new_client(FakeBackend, Placement.LOOP)
+        await client.start(refuse_stops)
+        client.post(StopJob(REPLICA, JobKey("r", "fake", MAIN, 1)))
+        await until(lambda: bool(events))
+        await client.close()
+    assert [type(event) for event in events] == [ReplicaLost]
 
 
 class Clinging(FakeBackend):
