@@ -58,7 +58,10 @@ def end_request(state: CoreState, request: Request, trigger: RequestTrigger, err
         case Outcome.FAILED:
             state.counters.failed += 1
         case Outcome.ABORTED:
-            state.counters.aborted += 1
+            if trigger is RequestTrigger.CANCEL:
+                state.counters.cancelled += 1
+            else:
+                state.counters.aborted += 1
         case _:
             assert_never(outcome)
     timings = {job.stage.name: job.timings() for job in request.jobs}
@@ -78,7 +81,6 @@ def fail_request(state: CoreState, request: Request, error: ErrorRecord) -> None
 def cancel_request(state: CoreState, request: Request) -> None:
     """End a request that nobody waits for any more; what is being aborted already goes on being aborted."""
     if not request.is_aborting:
-        state.counters.cancelled += 1
         end_request(state, request, RequestTrigger.CANCEL)
 
 

@@ -36,7 +36,9 @@ class StageStatistics(msgspec.Struct, frozen=True):
 
 
 class Counters(msgspec.Struct):
-    """What happened since the start. Only ever grows."""
+    """What happened since the start; only ever grows. Every accepted request is counted once when it ends: as
+    completed, aborted, cancelled (its client went away) or failed.
+    """
 
     submitted: int = 0
     refused: int = 0
