@@ -139,6 +139,21 @@ async def test_closing_cancels_once() -> None:
     assert await rest(caller.stream) == []
 
 
+@pytest.mark.rule("ORCH-INV-208", "ORCH-INV-212")
+async def test_closing_ends_the_iteration_of_another_task() -> None:
+    caller = Caller()
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(rest(caller.stream))
+        await turns()
+        await caller.stream.aclose()
+        await turns()
+        has_ended = reading.done()
+        reading.cancel()
+    assert has_ended
+    assert reading.result() == []
+    assert caller.cancelled == [7]
+
+
 @pytest.mark.rule("ORCH-INV-212")
 async def test_a_break_inside_a_block_cancels() -> None:
     caller = Caller()

@@ -140,6 +140,9 @@ class RequestStream:
             self._conclude(effect.outcome, effect.error)
         else:
             self._conclude(Outcome.FAILED, effect.error)
+        self._wake()
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -198,6 +201,7 @@ class RequestStream:
         if not self._is_left:
             self._is_left = True
             self._items.clear()
+            self._wake()  # another task may be waiting for the next item
             if self.outcome is None:
                 self._cancel(self)
 
