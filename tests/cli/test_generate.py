@@ -8,6 +8,7 @@ import wave
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 from typer.testing import Result as Invocation
@@ -312,6 +313,17 @@ def test_a_folder_that_cannot_be_written_fails_after_the_text(run: Run, tmp_path
     assert result.stderr.splitlines()[-1] == (
         f"error: not_saved: cannot save to {tmp_path}/out: File exists (choose another --out)"
     )
+
+
+def test_an_output_that_is_not_what_its_stage_declares_is_no_success(run: Run, tmp_path: Path) -> None:
+    plain = [msgspec.structs.replace(text(""), delta=word) for word in ("HI", "THERE")]
+    result = run(FakeEngine(*plain, finish("thinker"), speech(0.5), finish("speaker")), "hi")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines()[-1] == (
+        "error: not_saved: stage 'thinker' gave str as the output 'text', which is text; give podium.Text"
+    )
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["speech.wav"], "the rest is saved"
 
 
 @pytest.mark.rule("ORCH-INV-205", "ORCH-INV-207")

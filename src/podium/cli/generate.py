@@ -140,6 +140,8 @@ class View:
         except OSError as error:
             message = f"cannot save to {self._folder}: {error.strerror}"
             result.problem = result.problem or Problem("not_saved", message, 1, hint="choose another --out")
+        if result.mismatches:
+            result.problem = result.problem or Problem("not_saved", "; ".join(result.mismatches), 1)
 
     def _end_line(self) -> None:
         if self._is_line_open:

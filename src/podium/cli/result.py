@@ -17,8 +17,10 @@ from podium.cli.problems import Problem
 from podium.core.effects import Outcome, StageTimings
 from podium.core.events import FinishReason
 from podium.core.graph import Modality
-from podium.payloads import Audio, Text, join
+from podium.payloads import Audio, Image, Text, join
 from podium.runtime.outputs import OmniOutput
+
+_KINDS: dict[Modality, type] = {Modality.TEXT: Text, Modality.SPEECH: Audio, Modality.IMAGE: Image}
 
 
 class FinalOutput:
@@ -66,6 +68,17 @@ class FinalOutput:
         whole = self.whole
         return whole.duration_s if isinstance(whole, Audio) else None
 
+    @property
+    def mismatch(self) -> str | None:
+        """How its pieces are not what its stage declares, with the remedy; None when they are."""
+        kind = _KINDS.get(self.modality)
+        pieces = self._pieces if self._partial is None else [self._partial]
+        strange = sorted({type(piece).__name__ for piece in pieces if kind is not None and not isinstance(piece, kind)})
+        if kind is None or not strange:
+            return None
+        gave = f"stage '{self.stage}' gave {', '.join(strange)} as the output '{self.name}'"
+        return f"{gave}, which is {self.modality}; give podium.{kind.__name__}"
+
 
 class Result:
     """One request, from its first output to its report."""
@@ -95,6 +108,11 @@ class Result:
         for output in self.outputs.values():
             folder.mkdir(parents=True, exist_ok=True)
             output.file = write_payload(folder, output.name, output.whole)
+
+    @property
+    def mismatches(self) -> list[str]:
+        """For each output that is not what its stage declares, how."""
+        return [one.mismatch for one in self.outputs.values() if one.mismatch is not None]
 
     @property
     def text(self) -> str | None:
