@@ -297,6 +297,13 @@ async def test_a_cancelled_shutdown_goes_on_by_itself() -> None:
         assert world.of("thinker").times_told("close") == 1
 
 
+def join_threads() -> None:
+    """Wait for threads that were abandoned: nobody in the engine does, and they end when they can."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("podium"):
+            thread.join(20)
+
+
 class Clinging(WatchedBackend):
     """Does not close, until the test lets it."""
 
@@ -333,6 +340,7 @@ async def test_a_stage_that_does_not_close_keeps_nobody(
             await stream.collect()
             await engine.shutdown(0.05)
             await engine.shutdown(5)
+        join_threads()
     assert "talker[0]@0 did not close within" in caplog.text
     assert world.of("vocoder").told[-1].method == "close"
 
@@ -348,9 +356,7 @@ async def test_a_thread_that_is_held_keeps_nobody(caplog: pytest.LogCaptureFixtu
             await engine.shutdown(0.05)
             await until(lambda: "solo[0]@0 did not close within 0.045 s and is abandoned" in caplog.text)
         Deaf.gate.set()
-        for thread in threading.enumerate():
-            if thread.name.startswith("podium"):
-                thread.join(20)
+        join_threads()
 
 
 @pytest.mark.rule("ORCH-INV-302")
