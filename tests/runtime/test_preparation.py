@@ -60,8 +60,8 @@ def test_parameters_without_changes_are_not_checked_again() -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"a": {"sed": 1}}, r"params.sed: is unknown; did you mean 'seed'\?"),
-        ({"a": {"seed": "x"}}, r"params.seed: .*correct the value"),
+        ({"a": {"sed": 1}}, r"^stage 'a', params.sed: is unknown; did you mean 'seed'\?"),
+        ({"a": {"seed": "x"}}, r"^stage 'a', params.seed: .*correct the value"),
         ({"c": {}}, "params: unknown stage 'c'"),
         ({"a": 7}, "params.a: is .*; it must map names of parameters to values"),
         ([{"seed": 1}], "params: is .*; it must map each stage to its parameters"),
@@ -72,6 +72,12 @@ def test_unfit_parameters_are_refused(params: StageParams, message: str) -> None
         preparation().params(params)
     with pytest.raises(InvalidRequestError, match=message):
         preparation(engine=params)
+
+
+def test_an_unfit_parameter_names_its_stage() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        preparation().params({"a": {"sed": 1}})
+    assert caught.value.stage == "a"
 
 
 @pytest.mark.rule("ORCH-INV-107")

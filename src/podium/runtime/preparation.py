@@ -10,6 +10,8 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from podium.core.identity import Payload
 from podium.errors import InvalidRequestError
 from podium.prompts import check_prompt
@@ -61,7 +63,11 @@ class RequestPreparation:
         return prompt
 
     def _parse(self, stage: str, values: Mapping[str, object]) -> Payload:
-        return self._parts.stages[stage].parse_params(values)
+        try:
+            return self._parts.stages[stage].parse_params(values)
+        except InvalidRequestError as error:  # a backend knows its parameters, but not whose they are
+            message = f"stage '{stage}', {error.record.message}"
+            raise InvalidRequestError(msgspec.structs.replace(error.record, message=message, stage=stage)) from None
 
 
 def request_id_or_new(request_id: object) -> str:
