@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
-from podium.cli.arguments import complete_pipeline, parse_outputs, parse_params
+from podium.cli.arguments import complete_pipeline, parse_outputs, parse_params, read_prompt
 from podium.errors import InvalidRequestError
 
 
@@ -36,6 +38,18 @@ def test_what_is_no_parameter_is_refused(entry: str) -> None:
 def test_outputs_are_separated_by_commas() -> None:
     assert parse_outputs(None) is None
     assert parse_outputs("text, speech,") == ("text", "speech")
+
+
+def test_a_prompt_from_a_closed_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InvalidRequestError, match="prompt: standard input is closed; give the prompt as an argument"):
+        read_prompt("-", None)
+
+
+def test_a_prompt_from_standard_input_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8"))
+    with pytest.raises(InvalidRequestError, match=r"prompt: standard input is not text: .*; send UTF-8"):
+        read_prompt("-", None)
 
 
 def test_the_shell_completes_shipped_pipelines() -> None:

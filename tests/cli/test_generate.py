@@ -57,7 +57,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     def invoke(engine: FakeEngine, *arguments: str, stdin: str = "") -> Invocation:
         monkeypatch.setattr(verb, "open_engine", engine.open)
         monkeypatch.setenv("COLUMNS", "200")
-        command = ["generate", "echo", *arguments, "--out", str(tmp_path / "out")]
+        command = ["generate", "echo", "--out", str(tmp_path / "out"), *arguments]
         return CliRunner().invoke(app, command, input=stdin, catch_exceptions=False)
 
     return invoke
@@ -74,6 +74,15 @@ def test_text_goes_to_stdout_and_everything_else_to_stderr(run: Run, tmp_path: P
     assert "first text 0.25 s · first speech 0.75 s · audio 1.50 s · real-time factor 1.33" in lines
     assert f"saved {tmp_path}/out/text.txt, {tmp_path}/out/speech.wav" in lines
     assert "request generated-1: completed" in lines
+
+
+def test_what_looks_like_markup_is_shown_as_it_is(run: Run, tmp_path: Path) -> None:
+    engine = good_engine()
+    result = run(engine, "hi", "--request-id", "[/b][red]x", "--out", str(tmp_path / "[/i]"))
+
+    assert result.exit_code == 0
+    assert "request [/b][red]x: completed" in result.stderr
+    assert f"saved {tmp_path}/[/i]/text.txt" in result.stderr
 
 
 def test_starting_is_shown_on_stderr(run: Run) -> None:

@@ -1,10 +1,14 @@
-"""What all verbs share: where a pipeline file's own modules are looked for."""
+"""What all verbs share: where a pipeline file's own modules are looked for, and a standard output of any kind."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 FILE = """
 name: mine
@@ -23,3 +27,37 @@ def test_a_pipeline_file_may_name_modules_of_the_working_directory(tmp_path: Pat
     )
 
     assert (run.returncode, run.stdout) == (0, "mine.yaml: ok; stages one; outputs text\n")
+
+
+PODIUM = Path(sys.executable).with_name("podium")
+
+
+def test_a_closed_standard_output_is_no_fault_of_the_request(tmp_path: Path) -> None:
+    command = f"'{PODIUM}' generate echo hi --param thinker.delay_s=0 --out out >&-"
+
+    run = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (run.returncode, "Traceback" in run.stderr) == (0, False)
+    assert (tmp_path / "out" / "text.txt").read_text(encoding="utf-8") == "hi"
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_standard_output_may_lack_a_character(tmp_path: Path, form: list[str]) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"}
+
+    run = subprocess.run(
+        [PODIUM, "generate", "echo", "h\u00e9", "--param", "thinker.delay_s=0", *form],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+    assert run.returncode == 0
+    assert (json.loads(run.stdout)["text"] if form else run.stdout) == ("h\u00e9" if form else "h?\n")
+
+
+def test_a_prompt_that_is_no_unicode_is_refused_in_one_document(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [PODIUM, "generate", "echo", b"\xff", "--json"], cwd=tmp_path, capture_output=True, check=False, timeout=60
+    )
+
+    assert run.returncode == 2
+    assert json.loads(run.stdout)["error"]["message"].startswith("prompt: has a lone surrogate at character 0")

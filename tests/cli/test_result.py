@@ -54,6 +54,14 @@ def test_stations_that_were_never_reached_are_empty() -> None:
     assert result.summary() == []
 
 
+def test_a_text_that_cannot_be_written_is_saved_all_the_same(tmp_path: Path) -> None:
+    result = Result("echo")
+    result.take(text("a\ud800b"))
+    result.save(tmp_path)
+
+    assert (tmp_path / "text.txt").read_text(encoding="utf-8") == "a?b"
+
+
 def test_the_real_time_factor_counts_until_speech_is_finished() -> None:
     result = Result("voice")
     result.timeline = {**TIMELINE, "painter": StageTimings(100.0, finished_at=200.0)}

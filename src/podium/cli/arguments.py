@@ -57,7 +57,7 @@ def read_prompt(prompt: str | None, messages: Path | None) -> object:
         raise InvalidRequestError.because("prompt: give either PROMPT or --messages FILE.json")
     if messages is not None:
         return _read_messages(messages)
-    return sys.stdin.read() if prompt == "-" else prompt
+    return _read_stdin() if prompt == "-" else prompt
 
 
 def check_journal(path: Path | None) -> Path | None:
@@ -71,6 +71,15 @@ def check_journal(path: Path | None) -> Path | None:
                 f"--journal {path}: cannot be written: {error.strerror}; choose another file"
             ) from error
     return path
+
+
+def _read_stdin() -> str:
+    if sys.stdin is None:
+        raise InvalidRequestError.because("prompt: standard input is closed; give the prompt as an argument")
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError.because(f"prompt: standard input is not text: {error}; send UTF-8") from error
 
 
 def _read_messages(path: Path) -> object:

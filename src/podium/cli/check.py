@@ -53,4 +53,4 @@ def _to_json(file: str, faults: tuple[Fault, ...], config: PipelineConfig | None
         "faults": [fault._asdict() for fault in faults],
         "missing": list(bootstrap.missing_requirements(config)) if config else [],
     }
-    return json.dumps(document, ensure_ascii=False, indent=2)
+    return json.dumps(document, indent=2)

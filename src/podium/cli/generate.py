@@ -112,7 +112,7 @@ class View:
     def note(self, text: str) -> None:
         """Say something beside the text."""
         self._end_line()
-        self.console.print(text, style="dim", highlight=False, soft_wrap=True)
+        self.console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def note_shutdown(self) -> None:
         """Say why nothing happens at once."""
@@ -125,11 +125,11 @@ class View:
             self._end_line()
             self._save(result)
             if self._as_json:
-                self._write(json.dumps(result.to_json(), ensure_ascii=False, indent=2) + "\n")
+                self._write(json.dumps(result.to_json(), indent=2) + "\n")
             elif result.timeline:
                 self.console.print(result.to_table())
                 for line in result.summary():
-                    self.console.print(line, highlight=False, soft_wrap=True)
+                    self.console.print(line, markup=False, highlight=False, soft_wrap=True)
         if result.problem is not None and result.problem is not self._shown:
             self._shown = result.problem
             print_problem(self.console, result.problem)

@@ -5,6 +5,8 @@ Verbs import what is heavy when they run, so that help and completion are quick.
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -44,8 +46,17 @@ def podium(
     ] = False,
 ) -> None:
     """Runs pipelines of several engines: text, speech and images from one request."""
+    _prepare_stdout()
     if "" not in sys.path:
         sys.path.insert(0, "")  # as with `python -m`: a pipeline file may name modules that lie where one works
+
+
+def _prepare_stdout() -> None:
+    """Let every verb write, whatever standard output is: closed, or of an encoding that lacks a character."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - open until the process ends
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 app.command()(generate)

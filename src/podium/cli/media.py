@@ -21,7 +21,7 @@ def write_payload(folder: Path, name: str, payload: object) -> Path | None:
     """Write a payload as `folder/name` with the ending of its kind; None for a payload that has no kind of file."""
     if isinstance(payload, Text):
         path = folder / f"{name}.txt"
-        path.write_text(payload.text, encoding="utf-8")
+        path.write_text(payload.text, encoding="utf-8", errors="replace")
     elif isinstance(payload, Audio):
         path = folder / f"{name}.wav"
         write_wav(path, payload)

@@ -24,7 +24,7 @@ def pipelines(
     """List the pipelines that come with podium, and what is missing to run them."""
     summaries = bootstrap.list_pipelines()
     if as_json:
-        typer.echo(json.dumps([_to_json(summary) for summary in summaries], ensure_ascii=False, indent=2))
+        typer.echo(json.dumps([_to_json(summary) for summary in summaries], indent=2))
         return
     table = Table("pipeline", "description", "stages", "outputs", "ready", box=box.SIMPLE_HEAD)
     for summary in summaries:

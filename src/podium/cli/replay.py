@@ -36,7 +36,7 @@ def replay(
             print_problem(Console(stderr=True), problem)
         raise typer.Exit(problem.exit_code) from error
     if as_json:
-        typer.echo(json.dumps(_to_json(journal, report), ensure_ascii=False, indent=2))
+        typer.echo(json.dumps(_to_json(journal, report), indent=2))
     else:
         _print_report(Console(), journal, report)
     raise typer.Exit(0 if report.is_same else DIFFERENT_EXIT)

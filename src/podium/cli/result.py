@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 from rich import box
 from rich.table import Table
+from rich.text import Text as Styled
 
 from podium.cli.media import write_payload
 from podium.cli.problems import Problem
@@ -165,9 +166,8 @@ class Result:
 
     def to_table(self) -> Table:
         """The timeline: a row for each stage, seconds since the submission."""
-        table = Table(
-            "stage", box=box.SIMPLE_HEAD, title=f"request {self.request_id}: {self.outcome or 'not accepted'}"
-        )
+        title = Styled(f"request {self.request_id}: {self.outcome or 'not accepted'}", "table.title")
+        table = Table("stage", box=box.SIMPLE_HEAD, title=title)
         for column in ("queued", "started", "first output", "finished", "finish"):
             table.add_column(column, justify="right")
         for stage in self.timeline:
