@@ -50,6 +50,24 @@ def test_anything_else_is_the_clients_fault(prompt: object, message: str) -> Non
         last_user_text(prompt)
 
 
+@pytest.mark.rule("ORCH-INV-005")
+@pytest.mark.parametrize(
+    ("prompt", "where"),
+    [
+        ("\udcff", "prompt"),
+        (Text("\udcff"), "prompt"),
+        ([CHAT[0], {"role": "user", "content": "\udcff"}], "prompt[1].content"),
+    ],
+)
+def test_half_a_surrogate_pair_is_the_clients_fault(prompt: object, where: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        check_prompt(prompt)
+    assert caught.value.record.message == (
+        f"{where}: has a lone surrogate at character 0, which is not valid Unicode; "
+        "decode it as what it is, usually UTF-8"
+    )
+
+
 def test_a_chat_without_a_user() -> None:
     with pytest.raises(InvalidRequestError, match="no message has the role 'user'; add one"):
         last_user_text(CHAT[:1])

@@ -17,6 +17,7 @@ _REMEDY = "give a text, or a list of messages such as {'role': 'user', 'content'
 def check_prompt(prompt: object) -> None:
     """Raise InvalidRequestError unless `prompt` is a text (str or Text) or a list of chat messages."""
     if isinstance(prompt, str | Text):
+        check_unicode(prompt if isinstance(prompt, str) else prompt.text, "prompt")
         return
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
         raise InvalidRequestError.because(f"prompt: is of type {type(prompt).__name__}; {_REMEDY}")
@@ -25,7 +26,16 @@ def check_prompt(prompt: object) -> None:
     for index, message in enumerate(prompt):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
             raise InvalidRequestError.because(f"prompt[{index}]: is not a message with role and content; {_REMEDY}")
-        _content_text(message["content"], index)
+        check_unicode(_content_text(message["content"], index), f"prompt[{index}].content")
+
+
+def check_unicode(text: str, where: str) -> None:
+    """Raise InvalidRequestError for half a surrogate pair: bytes that were no UTF-8, which nobody can write again."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"has a lone surrogate at character {error.start}, which is not valid Unicode"
+        raise InvalidRequestError.because(f"{where}: {found}; decode it as what it is, usually UTF-8") from error
 
 
 def last_user_text(prompt: object) -> str:

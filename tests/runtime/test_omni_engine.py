@@ -106,6 +106,8 @@ def test_parameters_are_for_all_or_one_entry_each() -> None:
     [
         ("hello", {}, "prompts: is a str; pass a list, with one prompt"),
         (["a"], {"max_concurrency": 0}, "max_concurrency: 0 makes no sense"),
+        (["a"], {"max_concurrency": "4"}, "max_concurrency: '4' makes no sense; it must be a whole number"),
+        (["a"], {"params": 5}, "params: is of type int; pass one mapping, or a list"),
         (["a"], {"priority": "high"}, "priority: 'high' is no whole number"),
         (["a"], {"deadline_s": 0}, "deadline_s: 0 is no positive number"),
         (["a"], {"outputs": ["video"]}, "outputs: this pipeline has no output 'video'"),

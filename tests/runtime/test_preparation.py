@@ -93,11 +93,13 @@ def test_outputs_are_those_of_the_pipeline() -> None:
     ("outputs", "message"),
     [
         ("speech", r"outputs: is the text 'speech'; pass a list, as in \['speech'\]"),
+        (5, "outputs: is of type int; pass a list of names"),
+        ([["text"]], r"outputs: this pipeline has no output '\['text'\]'; ask for some of: text, speech"),
         (["video"], "outputs: this pipeline has no output 'video'; ask for some of: text, speech"),
         ([], "outputs: nothing is asked for; ask for some of: text, speech"),
     ],
 )
-def test_other_outputs_are_refused(outputs: list[str], message: str) -> None:
+def test_other_outputs_are_refused(outputs: object, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         preparation().outputs(outputs)
 
@@ -123,6 +125,8 @@ def test_a_given_id_is_kept_whatever_it_looks_like() -> None:
     assert [request_id_or_new(one) for one in ("r1", " ", "0")] == ["r1", " ", "0"]
     with pytest.raises(InvalidRequestError, match="request_id: is a int; pass a text, or leave it out"):
         request_id_or_new(0)
+    with pytest.raises(InvalidRequestError, match="request_id: has a lone surrogate at character 1"):
+        request_id_or_new("r\ud800")  # a journal could not write it
 
 
 def test_priorities_are_whole_numbers() -> None:
@@ -136,6 +140,6 @@ def test_priorities_are_whole_numbers() -> None:
 
 def test_limits_are_positive_seconds() -> None:
     assert [checked_limit_s(limit, "deadline_s") for limit in (1, 0.001)] == [1.0, 0.001]
-    for wrong in (0, -1, float("inf"), float("nan"), "1", True, None):
+    for wrong in (0, -1, float("inf"), float("nan"), 10**400, "1", True, None):
         with pytest.raises(InvalidRequestError, match=r"deadline_s: .* is no positive number of seconds"):
             checked_limit_s(wrong, "deadline_s")

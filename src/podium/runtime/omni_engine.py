@@ -80,10 +80,7 @@ class OmniEngine:
         """
         items = _listed(prompts)
         each = _spread(params, len(items))
-        if max_concurrency < 1:
-            raise InvalidRequestError.because(
-                f"max_concurrency: {max_concurrency} makes no sense; it must be 1 or more"
-            )
+        _check_concurrency(max_concurrency)
         shared = params if isinstance(params, Mapping) else None
         self._engine.check(outputs=outputs, params=shared, priority=priority, deadline_s=deadline_s)
         with _progress_bar(len(items), shown=progress) as advance:
@@ -189,9 +186,20 @@ def _listed(prompts: Sequence[object]) -> list[object]:
     return list(prompts)
 
 
+def _check_concurrency(value: object) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise InvalidRequestError.because(
+            f"max_concurrency: {value!r} makes no sense; it must be a whole number, 1 or more"
+        )
+
+
 def _spread(params: StageParams | Sequence[StageParams | None] | None, count: int) -> list[StageParams | None]:
     if params is None or isinstance(params, Mapping):
         return [params] * count
+    if not isinstance(params, Sequence):
+        raise InvalidRequestError.because(
+            f"params: is of type {type(params).__name__}; pass one mapping, or a list with one entry for each prompt"
+        )
     if len(params) != count:
         raise InvalidRequestError.because(
             f"params: there are {len(params)} entries for {count} prompts; pass one mapping, or one entry for each"

@@ -8,13 +8,14 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from podium.core.identity import Payload
 from podium.errors import InvalidRequestError
-from podium.prompts import check_prompt
+from podium.prompts import check_prompt, check_unicode
 from podium.runtime.config import StageParams, merge_params
 from podium.runtime.parts import EngineParts
 
@@ -41,21 +42,25 @@ class RequestPreparation:
             for name, values in merged.items()
         }
 
-    def outputs(self, requested: Sequence[str] | None) -> tuple[str, ...] | None:
+    def outputs(self, requested: object) -> tuple[str, ...] | None:
         """The outputs that are asked for; None for all."""
         if requested is None:
             return None
         if isinstance(requested, str):
             raise InvalidRequestError.because(f"outputs: is the text '{requested}'; pass a list, as in ['{requested}']")
+        if not isinstance(requested, Collection):
+            raise InvalidRequestError.because(f"outputs: is of type {type(requested).__name__}; pass a list of names")
         known = self._parts.graph.outputs
+        names: list[str] = []
         for name in requested:
-            if name not in known:
+            if not isinstance(name, str) or name not in known:
                 raise InvalidRequestError.because(
                     f"outputs: this pipeline has no output '{name}'; ask for some of: {', '.join(known)}"
                 )
-        if not requested:
+            names.append(name)
+        if not names:
             raise InvalidRequestError.because(f"outputs: nothing is asked for; ask for some of: {', '.join(known)}")
-        return tuple(requested)
+        return tuple(names)
 
     def prompt(self, prompt: object) -> object:
         """A plain prompt or chat messages, of a known shape."""
@@ -76,6 +81,7 @@ def request_id_or_new(request_id: object) -> str:
         return f"request-{_PREFIX}-{os.getpid():x}-{next(_NUMBERS):x}"  # a fork has another process id
     if not isinstance(request_id, str):
         raise InvalidRequestError.because(f"request_id: is a {type(request_id).__name__}; pass a text, or leave it out")
+    check_unicode(request_id, "request_id")
     return request_id
 
 
@@ -103,6 +109,6 @@ def checked_priority(priority: object) -> int:
 
 def checked_limit_s(value: object, field: str) -> float:
     """A positive number of seconds."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
         raise InvalidRequestError.because(f"{field}: {value!r} is no positive number of seconds")
     return float(value)
