@@ -30,7 +30,7 @@ _WAITING, _DISPATCHED, _RUNNING = JobState.WAITING, JobState.DISPATCHED, JobStat
 _READY, _DISPATCH, _START, _FINISH = JobTrigger.READY, JobTrigger.DISPATCH, JobTrigger.START, JobTrigger.FINISH
 _FOR_DISPATCH, _FOR_FIRST, _FOR_CHUNK = Wait.DISPATCH, Wait.FIRST_OUTPUT, Wait.CHUNK
 _STREAMING, _COMPLETE = EdgeMode.STREAMING, EdgeMode.COMPLETE
-_ABORT, _ERROR = FinishReason.ABORT, EmptyPolicy.ERROR
+_BY_ABORT, _EMPTY_IS_ERROR = FinishReason.ABORT, EmptyPolicy.ERROR
 _ABORTING = RequestState.ABORTING
 
 
@@ -71,7 +71,7 @@ def take_output(state: CoreState, job: Job, output: JobOutput) -> None:
         payloads, finish = _put_in_order(state, job, output)
     if job.state is _DISPATCHED:
         note_start(state, job)
-    if finish is not None and finish.reason is _ABORT and job.is_stopping:
+    if finish is not None and finish.reason is _BY_ABORT and job.is_stopping:
         finish = None  # the engine ended it because of our stop, whose confirmation brings the partial output
     if payloads:
         job.last_output_at = state.now
@@ -91,7 +91,7 @@ def _take_detached(state: CoreState, job: Job, output: JobOutput) -> None:
     """Nothing of a detached job is passed on. Its finish, in whatever order, says that the replica is done with it."""
     if output.payloads:
         state.drop(output.payloads)
-    if output.finish is not None and output.finish.reason is not _ABORT:
+    if output.finish is not None and output.finish.reason is not _BY_ABORT:
         leave_replica(state, job, _FINISH)
 
 
@@ -223,7 +223,7 @@ def _finish(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: F
 def _finish_usable(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish) -> None:
     request = job.request
     is_empty = job.order.expected == 0
-    if is_empty and job.stage.on_empty is _ERROR and not request.is_aborting:
+    if is_empty and job.stage.on_empty is _EMPTY_IS_ERROR and not request.is_aborting:
         fail_request(state, request, _finished_empty(job))
         return
     job.finish_reason = finish.reason
@@ -234,10 +234,13 @@ def _finish_usable(state: CoreState, job: Job, payloads: tuple[Payload, ...], fi
     if request.is_aborting:
         _conclude_aborting(state, request)
         return
-    for link in job.plan.links if request.open_finals else ():
+    if request.open_finals == 0:
+        end_request(state, request, RequestTrigger.COMPLETE)
+        return
+    for link in job.plan.links:
         consumer = request.jobs[link.consumer]
         _end_source(state, consumer, job.stage.name, link.mode, finish.reason, is_empty=is_empty)
-    if request.open_finals == 0:
+    if request.open_finals == 0:  # a consumer that got nothing was skipped, and had the last output
         end_request(state, request, RequestTrigger.COMPLETE)
 
 
@@ -309,12 +312,12 @@ def _ended_with_error(job: Job) -> ErrorRecord:
         kind=ErrorKind.STAGE_FAILED,
         scope=Scope.REQUEST,
         stage=job.stage.name,
-        replica=_index(job),
+        replica=_slot_of(job),
         message=f"stage '{job.stage.name}' ended the request with an error",
     )
 
 
-def _index(job: Job) -> int | None:
+def _slot_of(job: Job) -> int | None:
     return job.replica.key.slot if job.replica is not None else None
 
 
@@ -323,6 +326,6 @@ def _finished_empty(job: Job) -> ErrorRecord:
         kind=ErrorKind.STAGE_FAILED,
         scope=Scope.REQUEST,
         stage=job.stage.name,
-        replica=_index(job),
+        replica=_slot_of(job),
         message=f"stage '{job.stage.name}' finished without any output (on_empty: error)",
     )

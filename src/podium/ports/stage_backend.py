@@ -77,7 +77,10 @@ BackendOutput: TypeAlias = JobOutput | JobStarted | JobFailed
 
 
 class BackendDead(Exception):  # noqa: N818 - a state, raised once
-    """Raised by `next_outputs` (or any other method) when the engine behind a backend is gone for good."""
+    """Raised by `next_outputs` (or any other method) when the engine behind a backend is gone for good.
+
+    Its text is the reason that clients are given.
+    """
 
 
 class StageBackend(Protocol):

@@ -35,7 +35,10 @@ _log = logging.getLogger("podium.worker")
 
 
 class _OpenInput:
-    """The input of one job that is not complete yet. `held` is what a backend without streaming input shall get."""
+    """The input of one job that is not complete yet.
+
+    `held` gathers what a backend without streaming input gets at the end; None when the backend has the job already.
+    """
 
     __slots__ = ("held", "open_sources", "stream", "task")
 
@@ -128,7 +131,8 @@ class StageWorker:
         )
         if command.input_open:
             ended = sum(source.finish is not None for source in command.inputs)
-            self._open_inputs[job] = _OpenInput(stream, max(len(self._sources), 1) - ended, task)
+            count = len(self._sources) or 1  # without sources the prompt is the one
+            self._open_inputs[job] = _OpenInput(stream, count - ended, task)
             if not self._capabilities.streams_input:
                 self._open_inputs[job].held = inputs
                 self._sink(StageStarted(self._replica, job))
@@ -144,7 +148,7 @@ class StageWorker:
                 inputs += stream.feed(source.source, source.payloads)
             if source.finish is not None:
                 inputs += stream.end(source.source)
-        if not self._sources and not command.inputs:
+        if not self._sources and not command.inputs:  # a prompt that is streamed is among the inputs, with its own end
             inputs += stream.end(PROMPT)
         return inputs
 
@@ -183,7 +187,7 @@ class StageWorker:
             return
         self._give(job, open_input, inputs)
         open_input.open_sources -= 1
-        if open_input.open_sources or self._open_inputs.pop(job, None) is None:
+        if open_input.open_sources or self._open_inputs.pop(job, None) is None:  # None: what was given is rejected
             return
         if open_input.held is not None:
             task = msgspec.structs.replace(open_input.task, inputs=tuple(open_input.held), input_open=False)
@@ -238,6 +242,7 @@ class StageWorker:
             self._stopping.discard(job)
 
     def _push(self, outputs: Sequence[BackendOutput]) -> None:
+        """Push what was taken, in order: outputs that follow each other as one event."""
         run: list[JobOutput] = []
         for output in outputs:
             if isinstance(output, JobOutput):
@@ -266,12 +271,13 @@ class StageWorker:
         self._is_lost = True
         self._open_inputs.clear()
         stage, slot = self._replica.stage, self._replica.slot
+        reason = str(cause) if isinstance(cause, BackendDead) else ""  # what foreign code says is for the log only
         error = ErrorRecord(
             kind=ErrorKind.REPLICA_LOST,
             scope=Scope.REPLICA,
             stage=stage,
             replica=slot,
-            message=f"replica {slot} of stage '{stage}' died: {str(cause) or type(cause).__name__}",
+            message=f"replica {slot} of stage '{stage}' died: {reason or type(cause).__name__}",
         )
         self._sink(ReplicaLost(self._replica, error))
 
@@ -297,5 +303,5 @@ class StageWorker:
     def _stop_error(self, job: JobKey, failure: Exception) -> ErrorRecord:
         if isinstance(failure, RequestError):
             return self._placed(failure.record)
-        message = f"stage '{self._replica.stage}' could not stop '{job.request}': {type(failure).__name__}: {failure}"
+        message = f"stage '{self._replica.stage}' could not stop '{job.request}': it raised {type(failure).__name__}"
         return self._placed(ErrorRecord(kind=ErrorKind.STOP_UNCONFIRMED, scope=Scope.REQUEST, message=message))
