@@ -408,7 +408,8 @@ async def check_nothing_kept(world: FaultyWorld, engine: AsyncOmniEngine, outcom
             if replica.state is ReplicaState.LIVE:
                 assert await left_jobs(world.of(name, replica.slot)) == []
     counters = core.counters
-    assert counters.submitted == counters.refused + counters.completed + counters.aborted + counters.failed
+    ended = counters.completed + counters.aborted + counters.cancelled + counters.failed
+    assert counters.submitted == counters.refused + ended
     health = await engine.check_health()
     assert health.is_live
     if health.is_ready:
