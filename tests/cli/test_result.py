@@ -34,6 +34,17 @@ def test_a_partial_covers_what_was_delivered_before_it() -> None:
     assert result.outputs["thinker"].finish_reason is FinishReason.ABORT
 
 
+def test_a_piece_costs_the_same_however_many_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[int] = []
+    monkeypatch.setattr("podium.cli.result.join", lambda pieces: joined.append(len(pieces)))
+    result = Result("voice")
+    for _ in range(50):
+        result.take(text("a"))
+        result.take(speech(0.1))
+
+    assert joined == [], "pieces are joined when the whole is asked for"
+
+
 def test_an_output_without_anything_has_a_reason_and_no_file(tmp_path: Path) -> None:
     result = Result("voice")
     result.take(finish("speaker"))

@@ -36,21 +36,25 @@ class FinalOutput:
         self.file: Path | None = None
         self._pieces: list[object] = []
         self._partial: object = None
+        self._characters = 0  # of text so far: joining the pieces each time would cost more with every one
 
     def __repr__(self) -> str:
         return f"<FinalOutput {self.name} pieces={len(self._pieces)} finish={self.finish_reason}>"
 
     def take(self, output: OmniOutput) -> str:
         """Add a piece, or the finish; return the text that it adds."""
-        before = len(self.text)
+        added = ""
         if output.delta is not None:
             self._pieces.append(output.delta)
+            added = output.delta.text if isinstance(output.delta, Text) else ""
         if output.partial is not None:
             self._partial = output.partial
+            added = output.partial.text[self._characters :] if isinstance(output.partial, Text) else ""
         if output.finish_reason is not None:
             self.finish_reason = output.finish_reason
             self.usage = dict(output.usage)
-        return self.text[before:]
+        self._characters += len(added)
+        return added
 
     @property
     def whole(self) -> object:
