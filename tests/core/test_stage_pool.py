@@ -118,14 +118,14 @@ def test_a_slot_takes_one_life_at_a_time_and_never_an_old_one() -> None:
     assert not pool.is_available
     assert pool.try_join(ReplicaKey("a", 0, 0)) is None
     assert join(pool, generation=1).state is ReplicaState.LIVE
-    assert list(pool.newest()) == [ReplicaKey("a", 0, 1)]
+    assert pool.newest() == [ReplicaKey("a", 0, 1)]
 
 
 def test_generations_can_be_known_without_a_replica() -> None:
     pool = StagePool(STAGE)
     pool.note_generation(ReplicaKey("a", 0, 4))
     pool.note_generation(ReplicaKey("a", 0, 2))
-    assert list(pool.newest()) == [ReplicaKey("a", 0, 4)]
+    assert pool.newest() == [ReplicaKey("a", 0, 4)]
     assert pool.try_join(ReplicaKey("a", 0, 4)) is None
 
 

@@ -6,7 +6,6 @@ A pool decides which job goes to which replica; it starts nothing. A job leaves 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 
 from podium.core.graph import Stage
 from podium.core.identity import JobKey, ReplicaKey
@@ -78,9 +77,9 @@ class StagePool:
         replica = self.replicas[key.slot] = Replica(key)
         return replica
 
-    def newest(self) -> Iterator[ReplicaKey]:
+    def newest(self) -> list[ReplicaKey]:
         """The newest generation that each slot has seen."""
-        return (ReplicaKey(self.stage.name, slot, generation) for slot, generation in self._newest.items())
+        return [ReplicaKey(self.stage.name, slot, generation) for slot, generation in self._newest.items()]
 
     def note_generation(self, key: ReplicaKey) -> None:
         """Know that a slot has seen a generation, so that no older one joins."""
