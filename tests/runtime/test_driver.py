@@ -32,6 +32,7 @@ from podium.runtime.clock import MonotonicClock, ReferenceStore
 from podium.runtime.driver import Driver
 from podium.runtime.inbox import BATCH_LIMIT, Inbox
 from podium.testing.virtual_clock import VirtualClock
+from tests.support.broken_core import BrokenCore
 from tests.support.core_world import a_loss, make_stage
 
 REPLICA = ReplicaKey("solo", 0, 0)
@@ -177,14 +178,10 @@ async def test_a_command_for_a_replica_that_is_gone_waits_for_the_news() -> None
 
 
 @pytest.mark.rule("ORCH-INV-203")
-async def test_a_broken_core_ends_the_loop_and_the_last_step_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broken_core_ends_the_loop_and_the_last_step_is_seen() -> None:
     world = Surroundings()
-
-    def broken(events: object, now: float) -> list[Effect]:
-        raise InternalError("planted")
-
-    monkeypatch.setattr(world.core, "step", broken)
-    with pytest.raises(InternalError, match="planted"):
+    vars(world.driver)["_core"] = BrokenCore(world.core)
+    with pytest.raises(InternalError, match="the planted fault"):
         await world.take(submitted())
     assert world.steps == [(2, 0)], "the step that broke it, with no effects"
     assert world.calls == ["start", "end"]

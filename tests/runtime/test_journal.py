@@ -30,10 +30,12 @@ from podium.core.events import (
 from podium.core.graph import Graph
 from podium.core.identity import JobKey, ReplicaKey
 from podium.core.orchestrator import Orchestrator
-from podium.errors import ConfigurationError, InternalError
+from podium.errors import ConfigurationError
 from podium.payloads import Audio, Text
+from podium.runtime import journal
 from podium.runtime.host import STOPPED
 from podium.runtime.journal import Journal, replay
+from tests.support.broken_core import BrokenCore
 from tests.support.core_world import a_loss, make_stage, streaming
 
 GRAPH = Graph([make_stage("a", output="text"), make_stage("b", streaming("a"), output="speech")])
@@ -209,14 +211,11 @@ def test_the_step_that_broke_the_core_breaks_it_again(tmp_path: Path, monkeypatc
         world.submit()
         world._journal.on_step([ReplicaLost(A, a_loss())], 200.0, ())
 
-    def broken(state: object, replica: object, error: object) -> None:
-        raise InternalError("planted")
-
-    monkeypatch.setattr("podium.core.orchestrator.lose_replica", broken)
+    monkeypatch.setattr(journal, "Orchestrator", lambda *arguments: BrokenCore(Orchestrator(*arguments), ReplicaLost))
     report = replay(tmp_path / "j")
     (difference,) = report.differences
     assert (difference.line, difference.recorded) == (4, "[]")
-    assert difference.replayed == "the step raised InternalError: planted"
+    assert difference.replayed == "the step raised InternalError: the planted fault"
 
 
 @pytest.mark.parametrize("cut", [1, 10, 40])

@@ -22,7 +22,7 @@ from podium.core.events import FinishReason
 from podium.core.graph import Graph, Limits, Modality, Stage
 from podium.core.identity import PROMPT, JobKey, Payload, ReplicaKey
 from podium.core.statistics import Statistics
-from podium.errors import InternalError, RequestError
+from podium.errors import RequestError
 from podium.payloads import Text
 from podium.ports.input_processor import InputStream
 from podium.ports.stage_backend import Capabilities, Placement
@@ -33,6 +33,7 @@ from podium.runtime.parts import EngineParts, StageParts
 from podium.runtime.request_stream import RequestStream
 from podium.testing.fake_backend import FakeBackend, FakeOptions, Script, Then
 from podium.transports.in_process import in_process_client
+from tests.support.broken_core import BrokenCore
 from tests.support.core_world import make_stage, streaming
 
 T = TypeVar("T")
@@ -304,8 +305,6 @@ def finishes(outputs: Sequence[OmniOutput]) -> dict[str, FinishReason]:
 
 def break_core(engine: AsyncOmniEngine) -> None:
     """Plant a broken invariant: the next step raises InternalError."""
-
-    def broken(events: object, now: float) -> object:
-        raise InternalError("the planted fault")
-
-    vars(engine._core)["step"] = broken
+    for owner in (engine._host, engine._host._driver):
+        if owner is not None:
+            vars(owner)["_core"] = BrokenCore(engine._core)
