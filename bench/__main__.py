@@ -17,6 +17,7 @@ from bench.measure import Report, measure
 from bench.plan import FULL, QUICK, Plan
 from bench.profiling import profile
 from bench.report import print_profile, print_report, to_markdown, write_between_marks
+from podium import compiled
 from podium.testing.benchmark_shape import Shape, parse_shape
 
 PROFILE_S = 1.5
@@ -34,6 +35,8 @@ def main(words: Sequence[str] | None = None) -> None:
     if arguments.profile is not None:
         for shape in arguments.profile:
             print_profile(console, profile(shape, PROFILE_S, arguments.top), str(shape))
+        if compiled.modules():
+            console.print("The core is compiled, which hides its functions; PODIUM_PURE=1 shows them.", highlight=False)
         return
     report = _measure_with_progress(QUICK if arguments.quick else FULL)
     print_report(console, report)

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,17 +77,18 @@ def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
 
 
-def run_pip(arguments: list[str], *, expected: int = 0) -> None:
+def run_pip(arguments: list[str], *, expected: int = 0, variables: Mapping[str, str] | None = None) -> None:
     """Run pip: with its own progress on a terminal, else into a log file with a sign of life every few seconds."""
+    environment = {**os.environ, **(variables or {})}
     command = [str(VENV_PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
     if sys.stdout.isatty():
-        if subprocess.run(command, check=False).returncode != 0:
+        if subprocess.run(command, check=False, env=environment).returncode != 0:
             raise InstallError("pip failed; its message is above")
         return
     log = VENV / "install.log"
     started = beat = time.monotonic()
     with log.open("w", encoding="utf-8") as sink:
-        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=environment)
         try:
             while process.poll() is None:
                 time.sleep(0.1)
@@ -205,7 +207,8 @@ def install_list(group: str) -> None:
 
 def install_project() -> None:
     say("podium itself, editable (5 seconds)")
-    run_pip(["install", "--quiet", "--no-deps", "--editable", str(ROOT)])
+    arguments = ["install", "--quiet", "--no-deps", "--editable", str(ROOT)]
+    run_pip(arguments, variables={"PODIUM_PURE": "1"})  # `tools.compile` does that later, and needs no second mypy
     check_dependencies()
 
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from podium import compiled
+
 if TYPE_CHECKING:
     from podium.bootstrap import AsyncOmniEngine, OmniEngine
     from podium.core.events import FinishReason
     from podium.core.graph import Modality
     from podium.payloads import Audio, Image, Text
     from podium.runtime.outputs import AbortReport, OmniOutput, OmniResult
+
+compiled.install()
 
 __version__ = "0.1.0"
 

@@ -13,6 +13,7 @@ from bench import __main__ as command
 from bench.measure import CoreCost, Report
 from bench.profiling import profile
 from bench.report import BEGIN, END, print_profile, print_report, to_markdown, write_between_marks
+from podium import compiled
 from podium.testing.benchmark import Growth, Idle, Latency, Machine, Memory, Spread, Throughput
 from podium.testing.benchmark_shape import parse_shape
 
@@ -73,6 +74,7 @@ def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
         write_between_marks(page, "text")
 
 
+@pytest.mark.skipif(bool(compiled.modules()), reason="a profiler does not see compiled functions")
 def test_a_profile_shows_both_threads_and_the_core() -> None:
     shape = parse_shape("3x2x2")
     found = profile(shape, 0, 500)
