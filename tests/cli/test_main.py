@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from podium.cli.main import app
 
 FILE = """
 name: mine
@@ -61,3 +64,27 @@ def test_a_prompt_that_is_no_unicode_is_refused_in_one_document(tmp_path: Path) 
 
     assert run.returncode == 2
     assert json.loads(run.stdout)["error"]["message"].startswith("prompt: has a lone surrogate at character 0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "--json"], "Missing argument"),
+        (["generate", "echo", "hi", "--json", "--deadline", "soon"], "Invalid value for '--deadline'"),
+        (["check", "--json", "--nothing"], "No such option"),
+        (["replay", "a", "b", "--json"], "unexpected extra argument"),
+    ],
+)
+def test_arguments_that_cannot_be_understood_give_a_document_too(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["podium", *arguments])
+    result = CliRunner().invoke(app, arguments)
+
+    assert result.exit_code == 2
+    document = json.loads(result.stdout)
+    assert list(document) == ["error"]
+    assert message in document["error"]["message"]
+    assert (document["error"]["kind"], document["error"]["exit_code"]) == ("usage", 2)
+    monkeypatch.setattr("sys.argv", ["podium", *(argument for argument in arguments if argument != "--json")])
+    assert CliRunner().invoke(app, sys.argv[1:]).stdout == ""

@@ -6,24 +6,45 @@ Verbs import what is heavy when they run, so that help and completion are quick.
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from podium.cli.bench import bench
 from podium.cli.check import check
 from podium.cli.generate import generate
 from podium.cli.graph import graph
 from podium.cli.pipelines import pipelines
-from podium.cli.problems import EXIT_CODES
+from podium.cli.problems import EXIT_CODES, USAGE_EXIT, Problem
 from podium.cli.replay import replay
 
 _EPILOG = "\n\n".join(["Exit codes:", *(f"{code}: {meaning}." for code, meaning in EXIT_CODES.items())])
 
+_UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # click's, wherever typer keeps it
+
+
+class Verbs(TyperGroup):
+    """The verbs. With `--json` even arguments that cannot be understood give a document, as any other error does."""
+
+    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]  # typer has its own copy of click's
+        """Run the verb that was typed."""
+        wants_json = "--json" in sys.argv[1:]
+        try:
+            return super().invoke(ctx)
+        except _UsageError as error:
+            if wants_json:
+                problem = Problem("usage", error.format_message(), USAGE_EXIT, hint="see --help")
+                typer.echo(json.dumps({"error": problem.to_json()}, indent=2))
+            raise
+
+
 app = typer.Typer(
+    cls=Verbs,
     name="podium",
     help="Runs pipelines of several engines: text, speech and images from one request.",
     epilog=_EPILOG,
