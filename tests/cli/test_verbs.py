@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from podium import bootstrap
 from podium.cli.main import app
 from podium.cli.problems import EXIT_CODES
+from podium.compiled import describe
 from podium.errors import KINDS
 
 STAGE = "kind: function, backend: function, options: {function: 'operator:neg'}"
@@ -54,7 +55,7 @@ def lines_of(*arguments: str, exit_code: int = 0) -> list[str]:
 
 
 def test_the_version() -> None:
-    assert lines_of("--version") == [f"podium {version('podium')}"]
+    assert lines_of("--version") == [f"podium {version('podium')} ({describe()})"]
 
 
 def test_help_names_every_exit_code_that_an_error_has() -> None:

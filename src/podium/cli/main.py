@@ -22,6 +22,7 @@ from podium.cli.graph import graph
 from podium.cli.pipelines import pipelines
 from podium.cli.problems import EXIT_CODES, USAGE_EXIT, Problem
 from podium.cli.replay import replay
+from podium.compiled import describe
 
 _EPILOG = "\n\n".join(["Exit codes:", *(f"{code}: {meaning}." for code, meaning in EXIT_CODES.items())])
 
@@ -56,7 +57,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"podium {version('podium')}")
+        typer.echo(f"podium {version('podium')} ({describe()})")
         raise typer.Exit
 
 
