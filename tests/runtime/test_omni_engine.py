@@ -23,7 +23,7 @@ from podium.runtime.omni_engine import OmniEngine
 from podium.runtime.outputs import OmniResult
 from podium.testing.fake_backend import FakeOptions, Loading, Script, Then
 from tests.support.core_world import make_stage
-from tests.support.shell_world import CHAIN, ShellWorld, WatchedBackend, limited, nothing_left
+from tests.support.shell_world import CHAIN, GUARD_S, ShellWorld, WatchedBackend, limited, nothing_left
 
 
 @contextmanager
@@ -135,7 +135,10 @@ def test_a_bad_item_is_refused_alone() -> None:
 @pytest.mark.parametrize("shown", [True, False])
 def test_the_progress_is_shown_when_asked_for(shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(ShellWorld()) as engine:
+        before = set(threading.enumerate())
         engine.generate(["a", "b"], progress=shown)
+        for thread in set(threading.enumerate()) - before:
+            thread.join(GUARD_S)  # rich does not wait for the thread that draws its bar
     out, err = capsys.readouterr()
     assert out == ""
     assert ("requests" in err) is shown
