@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 
+import numpy as np
 import pytest
 
 from podium.core.effects import EmitOutput, EndRequest, Outcome, RefuseRequest, StageTimings
 from podium.core.events import Finish, FinishReason
 from podium.core.graph import Modality
 from podium.errors import ErrorKind, ErrorRecord, OverloadedError, Scope, StageFailedError
-from podium.payloads import Text
+from podium.payloads import Audio, Text
 from podium.runtime.outputs import OmniOutput
 from podium.runtime.request_stream import RequestStream
 from tests.support.core_world import make_stage, streaming
@@ -124,6 +125,14 @@ async def test_a_refusal_is_the_first_item() -> None:
     with pytest.raises(OverloadedError, match="full"):
         await anext(stream)
     assert stream.outcome is Outcome.FAILED
+
+
+async def test_sounds_that_cannot_be_joined_stay_apart() -> None:
+    stream = Caller().stream
+    sounds = (Audio(np.zeros(2, np.float32), 8000), Audio(np.zeros(2, np.float32), 16000))
+    stream.take(EmitOutput(7, "speaker", 0, sounds, 1.0))
+    stream.take(end())
+    assert (await stream.collect()).outputs == {"speech": list(sounds)}
 
 
 # Leaving

@@ -113,7 +113,7 @@ class RequestStream:
             error = failure
         return OmniResult(
             request_id=self.request_id,
-            outputs={name: partials.get(name, payloads.join(arrived)) for name, arrived in pieces.items()},
+            outputs={name: partials[name] if name in partials else _whole(arrived) for name, arrived in pieces.items()},
             finish_reasons=reasons,
             usage=usage,
             timeline=self.timeline,
@@ -213,3 +213,10 @@ class RequestStream:
             request_id=self.request_id,
             message=f"more than {self._max_undelivered} outputs were not read by the caller (max_undelivered)",
         )
+
+
+def _whole(pieces: list[Payload]) -> Payload:
+    try:
+        return payloads.join(pieces)
+    except ValueError:  # sounds of different rates: they stay apart, and the other requests of a batch are not harmed
+        return pieces
