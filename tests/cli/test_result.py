@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 from podium.cli.result import Result
 from podium.core.effects import StageTimings
 from podium.core.events import FinishReason
 from podium.core.graph import Modality
-from podium.payloads import Text
-from tests.cli.fake_engine import TIMELINE, finish, speech, text
+from podium.payloads import Audio, Text
+from tests.cli.fake_engine import RATE, TIMELINE, finish, speech, text
 
 
 def test_only_the_first_text_is_shown_as_it_comes() -> None:
@@ -43,6 +45,18 @@ def test_a_piece_costs_the_same_however_many_came_before(monkeypatch: pytest.Mon
         result.take(speech(0.1))
 
     assert joined == [], "pieces are joined when the whole is asked for"
+
+
+def test_sounds_of_different_rates_are_told(tmp_path: Path) -> None:
+    result = Result("voice")
+    result.take(speech(0.1))
+    result.take(msgspec.structs.replace(speech(0.1), delta=Audio(np.zeros(2, np.float32), 2 * RATE)))
+    result.save(tmp_path)
+
+    assert result.outputs["speaker"].file is None
+    assert result.outputs["speaker"].mismatch == (
+        "stage 'speaker' gave sounds of different sample rates as the output 'speech'; give one rate"
+    )
 
 
 def test_an_output_without_anything_has_a_reason_and_no_file(tmp_path: Path) -> None:

@@ -59,7 +59,12 @@ class FinalOutput:
     @property
     def whole(self) -> object:
         """Everything of it: what an aborted stage handed over at the end covers its pieces."""
-        return join(self._pieces) if self._partial is None else self._partial
+        if self._partial is not None:
+            return self._partial
+        try:
+            return join(self._pieces)
+        except ValueError:  # sounds of different rates; `mismatch` says so
+            return self._pieces
 
     @property
     def text(self) -> str:
@@ -79,6 +84,10 @@ class FinalOutput:
         kind = _KINDS.get(self.modality)
         pieces = self._pieces if self._partial is None else [self._partial]
         strange = sorted({type(piece).__name__ for piece in pieces if kind is not None and not isinstance(piece, kind)})
+        if kind is Audio and not strange and isinstance(self.whole, list):
+            return (
+                f"stage '{self.stage}' gave sounds of different sample rates as the output '{self.name}'; give one rate"
+            )
         if kind is None or not strange:
             return None
         gave = f"stage '{self.stage}' gave {', '.join(strange)} as the output '{self.name}'"
