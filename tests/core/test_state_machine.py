@@ -230,7 +230,8 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tickets)
     @rule(which=index, count=few, last=st.booleans())
     def append_input(self, which: int, count: int, last: bool) -> None:
-        ticket = pick(self.tickets, which)
+        reading = [ticket.event for ticket in self.model.open_tickets() if ticket.event.input_open]
+        ticket = pick(reading or self.tickets, which)
         chunks = tuple(Handle(f"input-{ticket.ticket}") for _ in range(count))
         self.tell(InputAppended(ticket.ticket, ticket.request_id, chunks, last))
 

@@ -49,7 +49,7 @@ from podium.core.events import (
     StageStopped,
     StopFailed,
 )
-from podium.core.graph import EdgeMode, Stage
+from podium.core.graph import EdgeMode, Source, Stage
 from podium.core.identity import PROMPT, JobKey, Payload, ReplicaKey
 from podium.core.lifecycle import ReplicaState
 from podium.core.statistics import Statistics
@@ -426,6 +426,7 @@ class Model:
         assert self.replicas[effect.replica] is ReplicaState.LIVE, "a job started on a replica that takes none"
         assert effect.replica.stage == stage.name
         assert len(self.jobs_at(effect.replica)) < stage.limits.max_inflight, "a credit was taken that was not there"
+        assert not self._is_skipped(ticket, stage.name), "a job started for which nothing comes"
         former = ticket.jobs.get(stage.name)
         if former is not None:
             assert stage.rerun, "a job ran again that may not"
@@ -493,7 +494,7 @@ class Model:
 
     def _is_skipped(self, ticket: TicketModel, name: str) -> bool:
         """Whether a stage never runs, because one of its sources ended with nothing before it could start."""
-        if name in ticket.jobs:
+        if name in ticket.jobs or self.stages[name].prewarm:
             return False
         for source in self.stages[name].sources:
             job = ticket.jobs.get(source.stage)
@@ -627,8 +628,35 @@ class Model:
                 assert any(not job.is_over and not job.is_detached for job in ticket.jobs.values()), (
                     "nothing to wait for"
                 )
+            if ticket.is_open and not ticket.is_aborting:
+                self._check_progress(ticket)
             for job in ticket.jobs.values():
                 self._check_job(job)
+
+    def _check_progress(self, ticket: TicketModel) -> None:
+        """Something is under way for each request, and nothing is awaited that cannot come."""
+        running = [name for name, job in ticket.jobs.items() if not job.is_over]
+        ahead = [name for name in ticket.needed if self._is_ahead(ticket, name)]
+        ready = [name for name in ahead if all(self._is_ready(ticket, source) for source in self._edges(name))]
+        assert running or ready or not ticket.is_admitted, f"nothing is under way for {ticket.event.request_id}"
+        for name in ahead:
+            assert self.live_replicas(name), f"{ticket.event.request_id} waits for {name}, which has no replica"
+        for name in ticket.finals:
+            assert name in ticket.finishes or not self._is_skipped(ticket, name), (
+                f"{name} will not run, and did not end"
+            )
+
+    def _edges(self, name: str) -> list[Source]:
+        return [] if self.stages[name].prewarm else list(self.stages[name].sources)
+
+    def _is_ahead(self, ticket: TicketModel, name: str) -> bool:
+        """Whether a stage is still to run: for the first time, or again after the loss of its replica."""
+        job = ticket.jobs.get(name)
+        return not self._is_skipped(ticket, name) if job is None else job.is_lost
+
+    def _is_ready(self, ticket: TicketModel, source: Source) -> bool:
+        has_begun = source.mode is EdgeMode.STREAMING and bool(self._produced(ticket, source.stage))
+        return has_begun or self._end_of(ticket, source.stage) is not None
 
     def _check_job(self, job: JobModel) -> None:
         if job.is_over:
@@ -648,6 +676,8 @@ class Model:
         assert statistics.aborting == sum(ticket.is_aborting for ticket in self.open_tickets())
         assert statistics.abort_calls == sum(not call.is_answered for call in self.calls.values())
         assert statistics.remembered <= self.limits.max_remembered
+        if statistics.requests == statistics.abort_calls == 0 and all(job.is_over for job in self.jobs.values()):
+            assert statistics.is_idle, f"something is left: {statistics}"
         for name, stage in statistics.stages.items():
             limit = self.stages[name].limits.max_inflight
             present = {key: state for key, state in self.replicas.items() if key.stage == name}
