@@ -56,7 +56,7 @@ class FunctionBackend:
         kinds=frozenset(StageKind),
         produces=DELIVERABLE,
         streams_input=True,
-        partial_on_stop=False,
+        partial_on_stop=True,
         placement=Placement.LOOP,
     )
 
@@ -172,12 +172,16 @@ class FunctionBackend:
             run.end_input()
 
     async def stop(self, job: JobKey) -> Payload:
-        """Stop a job: async code is cancelled; a blocking step is waited for, and is the last one."""
+        """Stop a job: async code is cancelled; a blocking step is waited for, and is the last one.
+
+        Returns all that it made, joined.
+        """
         run = self._runs.find(job)
-        if run is not None:
-            await run.stop()
-            self._runs.remove(job)
-        return None
+        if run is None:
+            return None
+        await run.stop()
+        self._runs.remove(job)
+        return run.everything
 
     async def next_outputs(self) -> Sequence[BackendOutput]:
         """Wait for outputs of any job; everything that there is."""

@@ -23,6 +23,7 @@ from podium.backends.worker_threads import WorkerThreads, post
 from podium.core.events import Finish, FinishReason, JobOutput
 from podium.core.identity import JobKey, Payload
 from podium.errors import ErrorKind, ErrorRecord, InvalidRequestError, Scope
+from podium.payloads import join
 from podium.ports.stage_backend import BackendDead, BackendOutput, JobFailed
 
 logger = logging.getLogger("podium")
@@ -121,6 +122,7 @@ class Run(ABC):
         self._is_stopping = False
         self._served = 0
         self._outputs: list[Payload] = []
+        self._handed_over: list[Payload] = []
         self._sequence = 0
         self._doom: ErrorRecord | None = None  # what the end will be, once no step runs
         self._end: Finish | ErrorRecord | None = None
@@ -135,6 +137,11 @@ class Run(ABC):
     def has_ended(self) -> bool:
         """Whether the job finished or failed."""
         return self._end is not None
+
+    @property
+    def everything(self) -> Payload:
+        """All that the job made so far, joined; None when it made nothing."""
+        return join([*self._handed_over, *self._outputs])
 
     def feed(self, items: Sequence[Payload]) -> None:
         """Take more input. Past `max_buffered` waiting items the job fails: nothing may grow without limit."""
@@ -192,6 +199,7 @@ class Run(ABC):
         if self._outputs or finish is not None:
             taken.append(JobOutput(self.job, self._sequence, tuple(self._outputs), finish))
             self._sequence += len(self._outputs)
+            self._handed_over += self._outputs
             self._outputs = []
         if isinstance(self._end, ErrorRecord):
             taken.append(JobFailed(self.job, self._end))
