@@ -247,7 +247,7 @@ async def test_who_is_to_blame_is_said_by_who_found_it_not_by_its_class() -> Non
         assert world.of("solo").times_told("submit") == 0
         error = await failure_of(engine.generate("x"))
         assert (error.status, error.record.category) == (503, Category.SERVER)
-        assert "wrong shape" in str(error)
+        assert str(error) == "replica 0 of stage 'solo' died: InvalidRequestError", "its words are for the log"
     async with serving(ShellWorld()) as engine:
         assert (await failure_of(engine.generate("raise"))).status == 500
 
