@@ -60,7 +60,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     seed: _TokenId = 0
     engine_args: dict[str, object] = {}
     stop_timeout_s: _Seconds = 8.0
-    close_timeout_s: _Seconds = 10.0
+    close_timeout_s: _Seconds = 5.0
 
 
 class VllmParams(msgspec.Struct, frozen=True, kw_only=True):
