@@ -121,9 +121,8 @@ def test_missing_modules_are_named_with_how_to_get_them() -> None:
     with pytest.raises(ConfigurationError) as error:
         bootstrap.check_requirements(config)
     assert str(error.value) == (
-        "pipeline 'voice': 2 faults\n"
-        "  requires: module 'no_such_module' is not installed; install what it needs: make demo\n"
-        "  requires: module 'no_such_package.part' is not installed; install what it needs: make demo"
+        "pipeline 'voice': 1 fault\n"
+        "  requires: not installed: no_such_module, no_such_package.part; install what it needs: make demo"
     )
 
 

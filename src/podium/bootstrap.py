@@ -110,10 +110,11 @@ def missing_requirements(config: PipelineConfig) -> tuple[str, ...]:
 
 def check_requirements(config: PipelineConfig) -> None:
     """Raise ConfigurationError, with how to install them, when modules are missing that a pipeline needs."""
-    remedy = f"install what it needs: {config.install}" if config.install else "install it"
-    faults = [Fault("requires", f"module '{name}' is not installed", remedy) for name in missing_requirements(config)]
-    if faults:
-        raise ConfigurationError(f"pipeline '{config.name}'", faults)
+    missing = missing_requirements(config)
+    if missing:
+        remedy = f"install what it needs: {config.install}" if config.install else "install what is missing"
+        fault = Fault("requires", f"not installed: {', '.join(missing)}", remedy)
+        raise ConfigurationError(f"pipeline '{config.name}'", [fault])
 
 
 def resolve_backend(name: str) -> type[StageBackend]:

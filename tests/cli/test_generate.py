@@ -310,7 +310,7 @@ def test_missing_modules_are_told_before_anything_starts(run: Run, tmp_path: Pat
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [
         "error: configuration: pipeline 'mine': 1 fault",
-        "  requires: module 'no_such_module' is not installed; install what it needs: make it",
+        "  requires: not installed: no_such_module; install what it needs: make it",
     ]
 
 
