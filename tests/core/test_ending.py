@@ -352,6 +352,16 @@ class TestLoss:
         assert lines(world.lose("a")) == ["close a[0]@0", "end r failed stage_unavailable"]
         assert world.core.statistics().is_idle
 
+    def test_what_a_lost_replica_was_given_is_not_released(self) -> None:
+        """Whoever carried it there owns it; only what came after the loss is the core's to release."""
+        world = World(make_stage("a"), make_stage("b", streaming("a"), output="out", rerun=True, limits=ONE), replicas=2)
+        for request_id in ("r", "other"):
+            world.submit(request_id)
+            world.produce("a", f"{request_id}-1", request_id=request_id)
+        world.lose("b", 0)
+        world.produce("a", "r-2")
+        assert lines(world.cancel()) == ["stop r/a", "release r-2", "end r aborted"]
+
     def test_detached_jobs_go_with_it(self) -> None:
         world = single()
         world.submit()

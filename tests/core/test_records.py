@@ -64,6 +64,15 @@ class TestSourceBuffer:
         buffer.rewind()
         assert buffer.take() == (0, ("x", "y", "z"))
 
+    def test_giving_it_up_leaves_what_a_replica_was_given(self) -> None:
+        buffer = SourceBuffer("a", keeps_history=True)
+        buffer.note_sent(("x",))
+        buffer.rewind()
+        buffer.unsent.append("y")
+        assert (buffer.drop(), buffer.unsent) == (["y"], [])
+        buffer.unsent.append("z")
+        assert buffer.drop() == ["z"]
+
     def test_what_was_not_saved_is_gone(self) -> None:
         buffer = SourceBuffer("a", keeps_history=False)
         buffer.note_sent(("x",))

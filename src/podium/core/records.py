@@ -54,16 +54,18 @@ _HELD, _ABORTING, _NOTHING = RequestState.HELD, RequestState.ABORTING, Wait.NOTH
 class SourceBuffer:
     """What a job has got of one source: `unsent` waits for the job's start, `sent` counts what its replica has.
 
-    With `is_complete` the job gets nothing of it before its end, even if it has started.
+    With `is_complete` the job gets nothing of it before its end, even if it has started. The first `resent` of `unsent`
+    were given to a replica that was lost.
     """
 
-    __slots__ = ("finish", "history", "is_complete", "name", "sent", "unsent")
+    __slots__ = ("finish", "history", "is_complete", "name", "resent", "sent", "unsent")
 
     def __init__(self, name: str, *, keeps_history: bool, is_complete: bool = False) -> None:
         self.name = name
         self.is_complete = is_complete
         self.unsent: list[Payload] = []
         self.sent = 0
+        self.resent = 0
         self.finish: FinishReason | None = None
         self.history: list[Payload] | None = [] if keeps_history else None
 
@@ -89,13 +91,22 @@ class SourceBuffer:
         sequence, payloads = self.sent, tuple(self.unsent)
         self.sent += len(payloads)
         self.unsent.clear()
+        self.resent = 0
         if self.history is not None:
             self.history.extend(payloads)
         return sequence, payloads
 
+    def drop(self) -> list[Payload]:
+        """Give up what is unsent. Returns what no replica was ever given: the rest is not ours to release."""
+        dropped = self.unsent[self.resent :]
+        self.unsent.clear()
+        self.resent = 0
+        return dropped
+
     def rewind(self) -> None:
         """Make everything unsent again, for a new attempt."""
         if self.history:
+            self.resent = len(self.history)
             self.unsent[:0] = self.history
             self.history.clear()
         self.sent = 0
@@ -196,9 +207,9 @@ class Job(Timer):
         dropped: list[Payload] = [] if self.order.is_plain else list(self.order.take_early())
         for buffer in self.inputs.values():
             if buffer.unsent:
+                unsent = buffer.drop()
                 if buffer.name not in self.plan.shared:
-                    dropped += buffer.unsent
-                buffer.unsent.clear()
+                    dropped += unsent
         return dropped
 
     def rewind(self) -> None:
