@@ -14,9 +14,16 @@ renders a record to an exception class, an HTTP status and an exit code. This mo
         ├── StageFailedError        500  a stage, or its input processor, raised
         ├── StageUnavailableError   503  a stage has no live replica, or lost the one that had the work
         ├── EngineStoppedError      503  the engine is shut down, or died
-        └── WaitTimeoutError        504  a wait exceeded its limit; names what was awaited
-            ├── DeadlineExceededError    the request's own deadline
-            └── StopUnconfirmedError     a stage did not confirm a stop in time
+        ├── WaitTimeoutError        504  a wait exceeded its limit; names what was awaited
+        │   ├── DeadlineExceededError    the request's own deadline
+        │   ├── StopUnconfirmedError     a stage did not confirm a stop in time
+        │   └── ControlTimeoutError      (a ControlError, too) a replica did not answer a control call in time
+        └── ControlError            500  a control call failed somewhere; `results` has the answer of each replica
+            ├── ControlRejectedError 409 it does not fit the state that a stage is in
+            │   └── StaleVersionError    a weight update with a version that is not newer
+            ├── SupersededError     409  a later control call took over
+            ├── CleanupPendingError 503  a replica is still cleaning up; retry
+            └── UnsupportedError    501  a stage's engine cannot do that
 """
 
 from __future__ import annotations
@@ -60,6 +67,13 @@ class ErrorKind(StrEnum):
     WAIT_TIMEOUT = "wait_timeout"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     STOP_UNCONFIRMED = "stop_unconfirmed"
+    CONTROL_FAILED = "control_failed"
+    CONTROL_TIMEOUT = "control_timeout"
+    CONTROL_REJECTED = "control_rejected"
+    SUPERSEDED = "superseded"
+    STALE_VERSION = "stale_version"
+    CLEANUP_PENDING = "cleanup_pending"
+    UNSUPPORTED = "unsupported"
 
 
 class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,6 +225,46 @@ class StopUnconfirmedError(WaitTimeoutError):
         super().__init__(record)
 
 
+class ControlError(RequestError):
+    """A control call failed at one replica or more (500). `results` has one record for each that was called.
+
+    Each record has `stage`, `replica`, `ok`, `value` and `error` (see `podium.core.effects.ControlRecord`).
+    """
+
+    def __init__(self, record: ErrorRecord, results: Sequence[object] = ()) -> None:
+        self.results = tuple(results)
+        super().__init__(record)
+
+
+class ControlRejectedError(ControlError):
+    """A control call does not fit the state that a stage is in, for instance a resume while it sleeps (409)."""
+
+
+class StaleVersionError(ControlRejectedError):
+    """A weight update with a version that is not newer than that of a stage (409)."""
+
+
+class SupersededError(ControlError):
+    """A later control call of the same stage took over before this one was done (409)."""
+
+
+class CleanupPendingError(ControlError):
+    """A replica still cleans up what was before; the same call may succeed later (503)."""
+
+
+class UnsupportedError(ControlError):
+    """A stage's engine cannot do what was asked for (501); it is never answered with success."""
+
+    @classmethod
+    def because(cls, message: str, *, stage: str | None = None) -> UnsupportedError:
+        """The error for `message`, which says what is possible instead."""
+        return cls(ErrorRecord(kind=ErrorKind.UNSUPPORTED, scope=Scope.STAGE, message=message, stage=stage))
+
+
+class ControlTimeoutError(ControlError, WaitTimeoutError):
+    """A replica did not answer a control call in time (504); `record` names it, `results` has the other answers."""
+
+
 class Traits(NamedTuple):
     """How one kind of error is rendered."""
 
@@ -234,4 +288,11 @@ KINDS: dict[ErrorKind, Traits] = {
     ErrorKind.WAIT_TIMEOUT: Traits(504, True, 124, WaitTimeoutError),
     ErrorKind.DEADLINE_EXCEEDED: Traits(504, False, 124, DeadlineExceededError),
     ErrorKind.STOP_UNCONFIRMED: Traits(504, True, 124, StopUnconfirmedError),
+    ErrorKind.CONTROL_FAILED: Traits(500, True, 1, ControlError),
+    ErrorKind.CONTROL_TIMEOUT: Traits(504, True, 124, ControlTimeoutError),
+    ErrorKind.CONTROL_REJECTED: Traits(409, False, 2, ControlRejectedError),
+    ErrorKind.SUPERSEDED: Traits(409, True, 1, SupersededError),
+    ErrorKind.STALE_VERSION: Traits(409, False, 2, StaleVersionError),
+    ErrorKind.CLEANUP_PENDING: Traits(503, True, 69, CleanupPendingError),
+    ErrorKind.UNSUPPORTED: Traits(501, False, 2, UnsupportedError),
 }

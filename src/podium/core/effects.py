@@ -6,6 +6,7 @@ them arrives as an event.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -64,6 +65,17 @@ class StopJob(msgspec.Struct, frozen=True, tag=True):
     job: JobKey
 
 
+class CallReplica(msgspec.Struct, frozen=True, tag=True):
+    """Call a method of a replica's backend; the answer comes as CallReturned. Calls to one replica are numbered, once
+    each, by `call`; a later one does not wait for an earlier one.
+    """
+
+    replica: ReplicaKey
+    call: int
+    method: str
+    arguments: Mapping[str, Payload] = {}
+
+
 class CloseReplica(msgspec.Struct, frozen=True, tag=True):
     """Close a replica that is lost, stuck or drained; elsewhere, and with a limit."""
 
@@ -84,6 +96,7 @@ class StageTimings(msgspec.Struct, frozen=True):
 class EmitOutput(msgspec.Struct, frozen=True, tag=True):
     """Deliver output of a final stage. `sequence` numbers the first of `payloads`; a `finish` is an item of its own
     that takes the next number. `partial` is everything an aborted job made; it comes with the finish only.
+    `weights_version` names the weights that made the output; 0 are those that a replica starts with.
     """
 
     ticket: int
@@ -95,6 +108,7 @@ class EmitOutput(msgspec.Struct, frozen=True, tag=True):
     partial: Payload = None
     timings: StageTimings | None = None
     request_finished: bool = False
+    weights_version: int = 0
 
 
 class Outcome(StrEnum):
@@ -155,6 +169,24 @@ class ReplyAbort(msgspec.Struct, frozen=True, tag=True):
     records: tuple[AbortRecord, ...]
 
 
+class ControlRecord(msgspec.Struct, frozen=True):
+    """The answer of one replica (its slot) to a control call; `replica` is None where the stage has none."""
+
+    stage: str
+    replica: int | None
+    ok: bool
+    value: Payload = None
+    error: ErrorRecord | None = None
+
+
+class ReplyControl(msgspec.Struct, frozen=True, tag=True):
+    """Answer one control call, once. `error` is set unless everything succeeded; the records are there either way."""
+
+    call: int
+    records: tuple[ControlRecord, ...]
+    error: ErrorRecord | None = None
+
+
 class ReleasePayloads(msgspec.Struct, frozen=True, tag=True):
     """Free payloads that nobody will get."""
 
@@ -170,6 +202,8 @@ Effect: TypeAlias = (
     | EndRequest
     | RefuseRequest
     | ReplyAbort
+    | CallReplica
+    | ReplyControl
     | CloseReplica
     | ReleasePayloads
 )

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from podium.core.identity import JobKey, Payload, ReplicaKey
+from podium.core.operations import Operation
 from podium.errors import ErrorRecord
 
 
@@ -158,20 +159,22 @@ class ReplicaLost(msgspec.Struct, frozen=True, tag=True):
     error: ErrorRecord
 
 
-class GateAction(StrEnum):
-    """What the admission gate shall do with work for its stages."""
+class ControlRequested(msgspec.Struct, frozen=True, tag=True):
+    """A caller wants something of the engine itself, at `stages`; `call` correlates the answer, due at `deadline`."""
 
-    OPEN = "open"
-    HOLD = "hold"
-    REFUSE = "refuse"
-    CLOSE = "close"
+    call: int
+    operation: Operation
+    stages: tuple[str, ...]
+    deadline: float
 
 
-class GateMoved(msgspec.Struct, frozen=True, tag=True):
-    """An operator moved the admission gate of `stages` (none: of all)."""
+class CallReturned(msgspec.Struct, frozen=True, tag=True):
+    """A replica answered a call, with a value or with an error."""
 
-    action: GateAction
-    stages: tuple[str, ...] = ()
+    replica: ReplicaKey
+    call: int
+    value: Payload = None
+    error: ErrorRecord | None = None
 
 
 class ShutdownRequested(msgspec.Struct, frozen=True, tag=True):
@@ -194,6 +197,7 @@ Event: TypeAlias = (
     | ReplicaJoined
     | ReplicaDrained
     | ReplicaLost
-    | GateMoved
+    | ControlRequested
+    | CallReturned
     | ShutdownRequested
 )

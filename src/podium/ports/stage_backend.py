@@ -15,6 +15,7 @@ import msgspec
 from podium.core.events import JobOutput
 from podium.core.graph import Modality, StageKind
 from podium.core.identity import JobKey, Payload
+from podium.core.operations import PauseMode
 from podium.errors import ErrorRecord
 
 
@@ -35,6 +36,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     fed after their submission; otherwise a job is submitted with all of its input. `partial_on_stop` says that a stop
     returns everything generated so far. `placement` is where the backend may run in process. With `reports_start` the
     backend says itself when it takes up a job (JobStarted); otherwise a job counts as started once it was submitted.
+
+    `calls` are the methods of `call` that it knows besides `pause` and `resume`, which every backend has; `pause_modes`
+    are the modes of `pause`. `sleep_levels` has, for each level that it can sleep at, the tags of the memory that it
+    gives up; what an `irreversible_levels` level gives up is not there again after a wake-up.
     """
 
     kinds: frozenset[StageKind]
@@ -43,6 +48,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     partial_on_stop: bool
     placement: Placement
     reports_start: bool = False
+    calls: frozenset[str] = frozenset()
+    pause_modes: frozenset[PauseMode] = frozenset({PauseMode.ABORT, PauseMode.WAIT})
+    sleep_levels: Mapping[int, frozenset[str]] = {}
+    irreversible_levels: frozenset[int] = frozenset()
 
 
 class StageTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +150,13 @@ class StageBackend(Protocol):
         ...
 
     async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
-        """A control call. An unknown `method` raises InvalidRequestError; it is never answered with success."""
+        """A control call, in the midst of other work and of other calls. Returns once it is done, physically.
+
+        `pause` (`mode`: a PauseMode) returns when no step runs or will start, and outputs of steps that ran come from
+        `next_outputs` before that; jobs that are submitted later stand still until `resume`. Both succeed when there
+        is nothing to do. `sleep` (`level`, `tags`) and `wake_up` (`tags`) move memory and nothing else. A method that
+        is neither these two nor declared raises UnsupportedError: it is never answered with success.
+        """
         ...
 
     async def close(self) -> None:

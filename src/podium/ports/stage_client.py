@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from podium.core.effects import EndInput, FeedJob, StartJob, StopJob
+from podium.core.effects import CallReplica, EndInput, FeedJob, StartJob, StopJob
 from podium.core.events import Event
 from podium.core.identity import ReplicaKey
 
-StageCommand: TypeAlias = StartJob | FeedJob | EndInput | StopJob
+JobCommand: TypeAlias = StartJob | FeedJob | EndInput | StopJob
+StageCommand: TypeAlias = JobCommand | CallReplica
 
 EventSink: TypeAlias = Callable[[Event], None]
 """Takes an event into the driver's inbox. Safe from any thread; never waits; never raises."""
@@ -38,8 +39,8 @@ class StageClient(Protocol):
     def post(self, command: StageCommand) -> None:
         """Send a command, without waiting, behind those that were posted before.
 
-        Raises OutboxFullError when the replica's outbox is full. A StopJob is always taken: data never keeps it from
-        leaving, and there is at most one for each job.
+        Raises OutboxFullError when the replica's outbox is full. StopJob and CallReplica are always taken: data never
+        keeps them from leaving. The answer of a call is pushed as CallReturned, whatever other work there is.
         """
         ...
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, assert_never
+from typing import Protocol, TypeAlias, assert_never
 
 from podium.core.effects import (
+    CallReplica,
     CloseReplica,
     Effect,
     EmitOutput,
@@ -20,6 +21,7 @@ from podium.core.effects import (
     RefuseRequest,
     ReleasePayloads,
     ReplyAbort,
+    ReplyControl,
     StartJob,
     StopJob,
 )
@@ -28,14 +30,17 @@ from podium.core.identity import ReplicaKey
 from podium.core.orchestrator import Orchestrator
 from podium.errors import ErrorKind, ErrorRecord, Scope
 from podium.ports.environment import Environment
-from podium.ports.stage_client import OutboxFullError, StageClient, StageCommand
+from podium.ports.stage_client import JobCommand, OutboxFullError, StageClient
 from podium.runtime.inbox import Inbox
+
+
+CallerEffect: TypeAlias = EmitOutput | EndRequest | RefuseRequest | ReplyAbort | ReplyControl
 
 
 class Outlet(Protocol):
     """Takes what is meant for callers, without waiting."""
 
-    def deliver(self, effect: EmitOutput | EndRequest | RefuseRequest | ReplyAbort) -> None:
+    def deliver(self, effect: CallerEffect) -> None:
         """Hand on towards the caller; it may wait for `flush`."""
         ...
 
@@ -119,8 +124,10 @@ class Driver:
         match effect:
             case FeedJob() | StartJob() | EndInput() | StopJob():
                 self._post(effect)
-            case EmitOutput() | EndRequest() | RefuseRequest() | ReplyAbort():
+            case EmitOutput() | EndRequest() | RefuseRequest() | ReplyAbort() | ReplyControl():
                 self._outlet.deliver(effect)
+            case CallReplica():
+                self._call(effect)
             case CloseReplica():
                 self._replicas.retire(effect.replica, effect.error)
             case ReleasePayloads():
@@ -128,7 +135,12 @@ class Driver:
             case _:
                 assert_never(effect)
 
-    def _post(self, command: StageCommand) -> None:
+    def _call(self, call: CallReplica) -> None:
+        client = self._replicas.find(call.replica)
+        if client is not None:  # otherwise its loss is in the inbox
+            client.post(call)
+
+    def _post(self, command: JobCommand) -> None:
         client = self._replicas.find(command.replica)
         if client is None:
             return  # its loss is in the inbox

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 
-from podium.core.effects import StopJob
+from podium.core.effects import CallReplica, StopJob
 from podium.core.events import Event
 from podium.core.graph import Modality
 from podium.core.identity import ReplicaKey
@@ -140,7 +140,7 @@ class ThreadClient:
 
     def post(self, command: StageCommand) -> None:
         """Put a command into the outbox, and wake the thread if it sleeps."""
-        if len(self._outbox) >= self._outbox_limit and not isinstance(command, StopJob):
+        if len(self._outbox) >= self._outbox_limit and not isinstance(command, StopJob | CallReplica):
             raise OutboxFullError(f"{self._outbox_limit} commands wait for {self.replica}")
         self._outbox.append(command)
         if not self._is_scheduled and self._loop is not None and not self._loop.is_closed():

@@ -13,8 +13,9 @@ from typing import assert_never
 
 import msgspec
 
-from podium.core.effects import EndInput, FeedJob, StartJob, StopJob
+from podium.core.effects import CallReplica, EndInput, FeedJob, StartJob, StopJob
 from podium.core.events import (
+    CallReturned,
     InputRejected,
     JobOutput,
     ReplicaLost,
@@ -68,6 +69,7 @@ class StageWorker:
         self._capabilities = backend.capabilities
         self._open_inputs: dict[JobKey, _OpenInput] = {}
         self._stopping: set[JobKey] = set()
+        self._early_calls: list[CallReplica] = []
         self._group: asyncio.TaskGroup | None = None
         self._is_lost = False
 
@@ -80,6 +82,9 @@ class StageWorker:
             self._group = group
             for job in self._stopping:  # stops that came before this ran
                 group.create_task(self._stop_backend(job))
+            for call in self._early_calls:
+                group.create_task(self._call_backend(call))
+            self._early_calls.clear()
             try:
                 while not self._is_lost:
                     self._push(await self._backend.next_outputs())
@@ -108,6 +113,8 @@ class StageWorker:
                     self._end_input(command)
                 case StopJob():
                     self._stop(command.job)
+                case CallReplica():
+                    self._call(command)
                 case _:
                     assert_never(command)
         except BackendDead as death:
@@ -241,6 +248,23 @@ class StageWorker:
         finally:
             self._stopping.discard(job)
 
+    def _call(self, command: CallReplica) -> None:
+        if self._group is None:
+            self._early_calls.append(command)
+        else:
+            self._group.create_task(self._call_backend(command))
+
+    async def _call_backend(self, command: CallReplica) -> None:
+        try:
+            value = await self._backend.call(command.method, command.arguments)
+        except BackendDead as death:
+            self.lose(death)
+        except Exception as failure:  # noqa: BLE001 - foreign code; it fails this call only
+            _log.warning("%s: the call of '%s' failed", self._replica, command.method, exc_info=failure)
+            self._sink(CallReturned(self._replica, command.call, error=self._call_error(command.method, failure)))
+        else:
+            self._sink(CallReturned(self._replica, command.call, value))
+
     def _push(self, outputs: Sequence[BackendOutput]) -> None:
         """Push what was taken, in order: outputs that follow each other as one event."""
         run: list[JobOutput] = []
@@ -305,3 +329,9 @@ class StageWorker:
             return self._placed(failure.record)
         message = f"stage '{self._replica.stage}' could not stop '{job.request}': it raised {type(failure).__name__}"
         return self._placed(ErrorRecord(kind=ErrorKind.STOP_UNCONFIRMED, scope=Scope.REQUEST, message=message))
+
+    def _call_error(self, method: str, failure: Exception) -> ErrorRecord:
+        if isinstance(failure, RequestError):
+            return self._placed(failure.record)
+        message = f"'{method}' failed at stage '{self._replica.stage}': it raised {type(failure).__name__}"
+        return self._placed(ErrorRecord(kind=ErrorKind.CONTROL_FAILED, scope=Scope.REPLICA, message=message))
