@@ -13,7 +13,7 @@ import pytest
 
 from podium.core.admission import EngineLimits
 from podium.core.effects import AbortStatus, Outcome
-from podium.core.events import Finish, FinishReason, GateAction, GateMoved, JobOutput
+from podium.core.events import Finish, FinishReason, JobOutput
 from podium.core.graph import EdgeMode, Source
 from podium.core.identity import JobKey, Payload
 from podium.errors import (
@@ -575,9 +575,9 @@ async def test_whatever_a_refused_request_brought_is_released() -> None:
         assert await released_by() == (1, ErrorKind.OVERLOADED)
         await open_one.aclose()
         await settled(engine)
-        engine._host.post(GateMoved(GateAction.REFUSE))
+        await engine.pause_generation("wait", held="refuse")
         assert await released_by() == (1, ErrorKind.STAGE_UNAVAILABLE)
-        engine._host.post(GateMoved(GateAction.OPEN))
+        await engine.resume_generation()
         await world.of("thinker").at(world.of("thinker").die)
         await wait_not_ready(engine)
         assert await released_by() == (1, ErrorKind.STAGE_UNAVAILABLE)

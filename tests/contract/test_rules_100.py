@@ -8,9 +8,10 @@ import pytest
 
 from podium.core.admission import EngineLimits
 from podium.core.effects import EmitOutput, EndInput, EndRequest, FeedJob, Outcome, StartJob, StopJob
-from podium.core.events import FinishReason, GateAction, JobOutput, StageProduced
+from podium.core.events import FinishReason, JobOutput, StageProduced
 from podium.core.graph import EdgeMode, Limits, Stage
 from podium.core.identity import JobKey, Payload
+from podium.core.lifecycle import GateAction
 from tests.support.core_world import Replicas, World, chain, complete, lines, make_stage, streaming, voice
 
 DIAMOND = (

@@ -20,8 +20,9 @@ from podium.core.effects import (
     StartJob,
     StopJob,
 )
-from podium.core.events import AckLevel, FinishReason, GateAction, InputRejected, StageFailed
+from podium.core.events import AckLevel, FinishReason, InputRejected, StageFailed
 from podium.core.graph import EdgeMode, Limits
+from podium.core.lifecycle import GateAction
 from podium.errors import KINDS, Category, ErrorKind, ErrorRecord, Scope
 from tests.support.core_world import Replicas, World, an_error, chain, complete, lines, make_stage, streaming, voice
 
@@ -56,7 +57,7 @@ class TestErrors:
     @pytest.mark.parametrize("kind", ErrorKind)
     def test_every_kind_has_a_status_a_category_and_an_exception(self, kind: ErrorKind) -> None:
         record = ErrorRecord(kind=kind, scope=Scope.STAGE, message="what happened", stage="a", replica=1)
-        assert record.status in {400, 409, 429, 500, 503, 504}
+        assert record.status in {400, 409, 429, 500, 501, 503, 504}
         assert record.category is (Category.CLIENT if record.status < 500 else Category.SERVER)
         assert record.is_retryable == KINDS[kind].retryable
         assert str(record.to_exception()) == "what happened"

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from podium.core.effects import EndRequest, ReplyAbort, StartJob
-from podium.core.events import GateAction, JobOutput, ShutdownRequested, StageProduced
+from podium.core.events import JobOutput, ShutdownRequested, StageProduced
 from podium.core.graph import Graph, Limits, Modality
 from podium.core.identity import ReplicaKey
+from podium.core.lifecycle import GateAction
 from podium.errors import ConfigurationError, ErrorKind, ErrorRecord, Scope
 from tests.support.core_world import Replicas, World, complete, lines, make_stage, voice
 

@@ -16,8 +16,6 @@ from podium.core.effects import AbortStatus, Effect, EndRequest, Outcome, Refuse
 from podium.core.events import (
     Event,
     FinishReason,
-    GateAction,
-    GateMoved,
     InputRejected,
     JobOutput,
     ReplicaLost,
@@ -447,7 +445,7 @@ async def test_an_abort_always_answers_in_time() -> None:
 
 
 async def held(engine: AsyncOmniEngine, world: ShellWorld) -> RequestStream:
-    engine._host.post(GateMoved(GateAction.HOLD))
+    await engine.pause_generation("keep")
     stream = engine.generate("hang", request_id="r1")
     await engine.abort([])
     assert (await engine.statistics()).core.held == 1
@@ -512,7 +510,7 @@ async def test_an_abort_finds_a_request_wherever_it_is(
             ("text", FinishReason.ABORT, True)
         ]
         assert stream.outcome is Outcome.ABORTED
-        engine._host.post(GateMoved(GateAction.OPEN))
+        await engine.resume_generation()
         await engine.abort(["before"])
         assert (await engine.generate("well").collect()).outputs == {"text": Text("well")}
         await settled(engine)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podium.core.admission import Gate
-from podium.core.events import GateAction
-from podium.core.lifecycle import GateState
+from podium.core.lifecycle import GateAction, GateState
 
 
 def test_it_is_open_at_first() -> None:

@@ -8,7 +8,9 @@ import pytest
 from podium.core.effects import (
     AbortRecord,
     AbortStatus,
+    CallReplica,
     CloseReplica,
+    ControlRecord,
     Effect,
     EmitOutput,
     EndInput,
@@ -18,6 +20,7 @@ from podium.core.effects import (
     RefuseRequest,
     ReleasePayloads,
     ReplyAbort,
+    ReplyControl,
     SourceInput,
     StageTimings,
     StartJob,
@@ -42,6 +45,8 @@ EVERY_EFFECT: list[Effect] = [
     EndRequest(1, "r", Outcome.FAILED, 2.5, an_error(), {"a": StageTimings(0.0, 0.5, 1.0, 1.5, 2.0)}),
     RefuseRequest(1, "r", an_error()),
     ReplyAbort(1, (AbortRecord("r", AbortStatus.ABORTED, {"a": "partial"}, ("a",), an_error()),)),
+    CallReplica(REPLICA, 3, "reset", {"x": 1}),
+    ReplyControl(1, (ControlRecord("a", 0, ok=False, value="x", error=an_error()),), an_error()),
     ReleasePayloads(("x",)),
 ]  # fmt: skip
 

@@ -6,9 +6,10 @@ import pytest
 
 from podium.core.admission import EngineLimits
 from podium.core.effects import AbortRecord, AbortStatus, CloseReplica, EndRequest, Outcome, ReplyAbort, StageTimings
-from podium.core.events import AckLevel, FinishReason, GateAction, ShutdownRequested
+from podium.core.events import AckLevel, FinishReason, ShutdownRequested
 from podium.core.graph import EdgeMode, Limits
 from podium.core.identity import ReplicaKey
+from podium.core.lifecycle import GateAction
 from podium.errors import ErrorKind
 from tests.support.core_world import World, a_loss, an_error, chain, complete, lines, make_stage, streaming, voice
 
@@ -354,7 +355,9 @@ class TestLoss:
 
     def test_what_a_lost_replica_was_given_is_not_released(self) -> None:
         """Whoever carried it there owns it; only what came after the loss is the core's to release."""
-        world = World(make_stage("a"), make_stage("b", streaming("a"), output="out", rerun=True, limits=ONE), replicas=2)
+        world = World(
+            make_stage("a"), make_stage("b", streaming("a"), output="out", rerun=True, limits=ONE), replicas=2
+        )
         for request_id in ("r", "other"):
             world.submit(request_id)
             world.produce("a", f"{request_id}-1", request_id=request_id)

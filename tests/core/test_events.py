@@ -8,11 +8,11 @@ import pytest
 from podium.core.events import (
     AbortRequested,
     AckLevel,
+    CallReturned,
+    ControlRequested,
     Event,
     Finish,
     FinishReason,
-    GateAction,
-    GateMoved,
     InputAppended,
     InputRejected,
     JobOutput,
@@ -29,6 +29,7 @@ from podium.core.events import (
     StopFailed,
 )
 from podium.core.identity import JobKey, ReplicaKey
+from podium.core.operations import CallMethod, Pause, PauseMode, RollBackUpdate, Sleep
 from tests.support.core_world import an_error
 
 JOB, REPLICA = JobKey("r", "a", "main", 1), ReplicaKey("a", 0, 0)
@@ -47,7 +48,11 @@ EVERY_EVENT: list[Event] = [
     ReplicaJoined(REPLICA),
     ReplicaDrained(REPLICA),
     ReplicaLost(REPLICA, an_error()),
-    GateMoved(GateAction.HOLD, ("a",)),
+    ControlRequested(1, CallMethod("reset", {"x": 1}), ("a",), 9.0),
+    ControlRequested(2, Pause(PauseMode.ABORT), ("a",), 9.0),
+    ControlRequested(3, Sleep(1, {"a": ("weights",)}), ("a",), 9.0),
+    ControlRequested(4, RollBackUpdate(None), ("a",), 9.0),
+    CallReturned(REPLICA, 7, "value", an_error()),
     ShutdownRequested(an_error()),
 ]
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import pytest
 
-from podium.core.events import FinishReason, GateAction
+from podium.core.events import FinishReason
 from podium.core.lifecycle import (
     AT_REPLICA,
     BEFORE_REPLICA,
@@ -17,6 +17,7 @@ from podium.core.lifecycle import (
     REPLICAS,
     REQUESTS,
     Forwarding,
+    GateAction,
     GateState,
     JobState,
     JobTrigger,

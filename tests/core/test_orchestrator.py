@@ -10,7 +10,6 @@ from podium.core.effects import AbortRecord, AbortStatus, RefuseRequest, ReplyAb
 from podium.core.events import (
     AckLevel,
     FinishReason,
-    GateAction,
     InputAppended,
     InputRejected,
     JobOutput,
@@ -26,6 +25,7 @@ from podium.core.events import (
 )
 from podium.core.graph import EdgeMode, Graph, Limits
 from podium.core.identity import ReplicaKey
+from podium.core.lifecycle import GateAction
 from podium.core.orchestrator import Orchestrator
 from podium.errors import ErrorKind, ErrorRecord, InternalError, Scope
 from tests.support.core_world import World, a_loss, an_error, chain, complete, lines, make_stage, voice
@@ -202,12 +202,10 @@ class TestGate:
         world = single()
         world.gate(GateAction.HOLD)
         world.submit("held")
-        assert lines(world.gate(GateAction.REFUSE)) == ["end held failed stage_unavailable"]
-        assert failure(world, "held").message == (
-            "admission was closed while the request was held; retry when it is open again"
-        )
+        assert lines(world.gate(GateAction.REFUSE)) == []
         assert lines(world.submit("refused")) == ["refuse refused stage_unavailable"]
-        assert refusal(world).message == "admission is closed; retry when it is open again"
+        assert refusal(world).message == "stage 'a' is paused and takes no requests; retry when it is resumed"
+        assert lines(world.gate(GateAction.OPEN)) == ["start held/a on a[0]@0"]
 
     @pytest.mark.rule("ORCH-INV-204")
     def test_nobody_is_held_for_ever(self) -> None:

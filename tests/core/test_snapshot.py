@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from podium.core.events import GateAction
 from podium.core.identity import ReplicaKey
-from podium.core.lifecycle import GateState
+from podium.core.lifecycle import BarrierState, FenceState, GateAction, GateState
 from podium.core.orchestrator import Orchestrator
-from podium.core.snapshot import Snapshot
+from podium.core.snapshot import BarrierSnapshot, FenceSnapshot, ReplicaSnapshot, Snapshot
 from podium.errors import InternalError
 from tests.support.core_world import World, lines, voice
+
+B = ReplicaKey("b", 0, 0), ReplicaKey("b", 1, 0)
 
 
 def a_world_with_a_past() -> World:
@@ -27,12 +28,18 @@ def a_world_with_a_past() -> World:
 def test_it_is_data() -> None:
     snapshot = a_world_with_a_past().core.snapshot()
     assert snapshot == Snapshot(
-        replicas=(ReplicaKey("a", 1, 0), ReplicaKey("b", 0, 0), ReplicaKey("b", 1, 0)),
-        newest=(ReplicaKey("a", 0, 0), ReplicaKey("a", 1, 0), ReplicaKey("b", 0, 0), ReplicaKey("b", 1, 0)),
+        replicas=tuple(ReplicaSnapshot(key) for key in (ReplicaKey("a", 1, 0), *B)),
+        newest=(ReplicaKey("a", 0, 0), ReplicaKey("a", 1, 0), *B),
         gate={"a": GateState.OPEN, "b": GateState.HOLDING},
+        barriers={
+            "a": BarrierSnapshot(BarrierState.OPEN, is_frozen=False, closed_at=0.0),
+            "b": BarrierSnapshot(BarrierState.QUIESCED, is_frozen=True, closed_at=0.0),
+        },
+        fences=dict.fromkeys("ab", FenceSnapshot(FenceState.SETTLED, 0, 0)),
         remembered=("r",),
         serial=1,
         attempt=2,
+        calls=2,
     )
     assert msgspec.json.decode(msgspec.json.encode(snapshot), type=Snapshot) == snapshot
 

@@ -23,8 +23,6 @@ from podium.core.events import (
     Event,
     Finish,
     FinishReason,
-    GateAction,
-    GateMoved,
     InputAppended,
     InputRejected,
     JobOutput,

@@ -9,16 +9,22 @@ from podium.core.statistics import Counters, ReplicaStatistics, StageStatistics,
 
 
 def stage(queued: int = 0, running: int = 0, buffered: int = 0, *states: ReplicaState) -> StageStatistics:
-    replicas = tuple(ReplicaStatistics(slot, 0, state, running, 0) for slot, state in enumerate(states))
+    replicas = tuple(
+        ReplicaStatistics(slot, 0, state, running, 0, takes_work=state is ReplicaState.LIVE)
+        for slot, state in enumerate(states)
+    )
     return StageStatistics(queued, running, buffered, GateState.OPEN, replicas)
 
 
-def statistics(*, requests: int = 0, abort_calls: int = 0, timers: int = 0, **stages: StageStatistics) -> Statistics:
+def statistics(
+    *, requests: int = 0, abort_calls: int = 0, control_calls: int = 0, timers: int = 0, **stages: StageStatistics
+) -> Statistics:
     return Statistics(
         requests=requests,
         held=0,
         aborting=0,
         abort_calls=abort_calls,
+        control_calls=control_calls,
         timers=timers,
         remembered=5,
         longest_wait_s=0.0,
@@ -36,6 +42,7 @@ def test_idle_with_no_entry_in_any_table() -> None:
     [
         statistics(requests=1),
         statistics(abort_calls=1),
+        statistics(control_calls=1),
         statistics(timers=1),
         statistics(a=stage(queued=1)),
         statistics(a=stage(), b=stage(running=1)),

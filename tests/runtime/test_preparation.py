@@ -15,6 +15,7 @@ from podium.ports.stage_client import StageClient
 from podium.runtime.config import StageParams
 from podium.runtime.parts import EngineParts, StageParts
 from podium.runtime.preparation import RequestPreparation, checked_limit_s, checked_priority, request_id_or_new
+from podium.testing.fake_backend import FakeBackend
 from tests.support.core_world import make_stage, streaming
 
 
@@ -33,7 +34,7 @@ def no_client(replica: ReplicaKey) -> StageClient:
 
 def preparation(file: StageParams | None = None, engine: StageParams | None = None) -> RequestPreparation:
     stages = make_stage("a", output="text"), make_stage("b", streaming("a"), output="speech")
-    part = StageParts(lambda values: Parsed(read_params(Params, values)), no_client)
+    part = StageParts(FakeBackend.capabilities, lambda values: Parsed(read_params(Params, values)), no_client)
     parts = EngineParts(Graph(stages), {"a": part, "b": part}, {"a": {}, "b": {}, **(file or {})})
     return RequestPreparation(parts, engine)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from podium.core.admission import EngineLimits
 from podium.core.effects import (
+    CallReplica,
     CloseReplica,
     Effect,
     EmitOutput,
@@ -20,17 +21,18 @@ from podium.core.effects import (
     RefuseRequest,
     ReleasePayloads,
     ReplyAbort,
+    ReplyControl,
     StartJob,
     StopJob,
 )
 from podium.core.events import (
     AbortRequested,
     AckLevel,
+    CallReturned,
+    ControlRequested,
     Event,
     Finish,
     FinishReason,
-    GateAction,
-    GateMoved,
     InputAppended,
     JobOutput,
     ReplicaDrained,
@@ -46,6 +48,8 @@ from podium.core.events import (
 )
 from podium.core.graph import EdgeMode, EmptyPolicy, Graph, Limits, Modality, Source, Stage, StageKind
 from podium.core.identity import JobKey, Payload, ReplicaKey
+from podium.core.lifecycle import GateAction
+from podium.core.operations import HoldPolicy, Operation, Pause, PauseMode, Resume
 from podium.core.orchestrator import Orchestrator
 from podium.errors import ErrorKind, ErrorRecord, Scope
 
@@ -122,6 +126,7 @@ class World:
         self.tickets: dict[str, int] = {}
         self.produced: dict[JobKey, int] = {}
         self._calls = 0
+        self._controls = 0
         self._submitted = 0
         for stage in stages:
             for slot in range(replicas):
@@ -181,9 +186,35 @@ class World:
         self._calls += 1
         return self.tell(AbortRequested(self._calls, request_ids, level, self.now + timeout_s))
 
+    def control(self, operation: Operation, *stages: str, timeout_s: float = 30.0) -> list[Effect]:
+        """Want something of `stages`, or of all; calls are numbered from 1."""
+        self._controls += 1
+        names = stages or tuple(self.core.graph.stages)
+        return self.tell(ControlRequested(self._controls, operation, names, self.now + timeout_s))
+
+    def calls(self, stage: str | None = None) -> list[CallReplica]:
+        """The calls that no replica has answered yet, of one stage or of all."""
+        calls = [effect for effect in self.effects if isinstance(effect, CallReplica)]
+        answered = {event.call for event in self.events if isinstance(event, CallReturned)}
+        return [call for call in calls if call.call not in answered and stage in (None, call.replica.stage)]
+
+    def answer(self, call: CallReplica, value: Payload = None, error: ErrorRecord | None = None) -> list[Effect]:
+        """Let a replica answer a call."""
+        return self.tell(CallReturned(call.replica, call.call, value, error))
+
+    def answer_all(self, stage: str | None = None) -> list[Effect]:
+        """Let replicas answer every call with success, and those that follow from that."""
+        effects: list[Effect] = []
+        while calls := self.calls(stage):
+            effects += self.answer(calls[0])
+        return effects
+
     def gate(self, action: GateAction, *stages: str) -> list[Effect]:
-        """Move the admission gate."""
-        return self.tell(GateMoved(action, stages))
+        """Pause or resume stages whose replicas confirm at once; returns what came of it besides."""
+        held = HoldPolicy.REFUSE if action is GateAction.REFUSE else HoldPolicy.HOLD
+        operation = Resume() if action is GateAction.OPEN else Pause(PauseMode.KEEP, held)
+        effects = self.control(operation, *stages) + self.answer_all()
+        return [effect for effect in effects if not isinstance(effect, CallReplica | ReplyControl)]
 
     # Jobs
 
@@ -321,6 +352,8 @@ class Replicas:
                     self._work(replica, job)
                 case StopJob(replica=replica, job=job):
                     self._say(replica, [StageStopped(replica, job, f"{job.request}.{job.stage}.partial")])
+                case CallReplica(replica=replica, call=call):
+                    self._say(replica, [CallReturned(replica, call)])
                 case _:
                     pass
 
@@ -375,6 +408,13 @@ def line(effect: Effect) -> str:
             return f"refuse {effect.request_id} {effect.error.kind}"
         case ReplyAbort():
             return f"reply {effect.call}: {', '.join(f'{one.request_id} {one.status}' for one in effect.records)}"
+        case CallReplica():
+            given = "".join(f" {name}={value}" for name, value in effect.arguments.items())
+            return f"call {effect.replica} {effect.method}{given}"
+        case ReplyControl():
+            records = [f"{one.stage}[{one.replica}] {'ok' if one.ok else _kind(one.error)}" for one in effect.records]
+            error = "" if effect.error is None else f" {effect.error.kind}"
+            return f"answer {effect.call}{error}: {', '.join(records)}"
         case CloseReplica():
             return f"close {effect.replica}"
         case ReleasePayloads():
@@ -383,6 +423,10 @@ def line(effect: Effect) -> str:
 
 def _name(job: JobKey) -> str:
     return f"{job.request}/{job.stage}"
+
+
+def _kind(error: ErrorRecord | None) -> str:
+    return "failed" if error is None else error.kind
 
 
 def _join(payloads: tuple[Payload, ...]) -> str:

@@ -200,7 +200,10 @@ class ShellWorld:
             graph=Graph(self.stages),
             stages={
                 stage.name: StageParts(
-                    partial(FakeBackend.parse_params, None), partial(self._make_client, stage), self._replicas
+                    self.make_backend.get(stage.name, WatchedBackend).capabilities,
+                    partial(FakeBackend.parse_params, None),
+                    partial(self._make_client, stage),
+                    self._replicas,
                 )
                 for stage in self.stages
             },

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from podium.core.events import GateAction
-from podium.core.lifecycle import GATE, GateState, move
+from podium.core.lifecycle import GATE, GateAction, GateState, move
 
 
 class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +22,8 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a request may wait at a held gate."""
     max_remembered: int = 4096
     """Ended request ids that an abort can still be answered `already_ended` for."""
+    max_control_calls: int = 1024
+    """Control calls that are not answered yet; one more is refused."""
     retry_after_s: float = 1.0
     """The hint that a refused request gets."""
 
@@ -51,6 +52,11 @@ class Gate:
         """Stand as another gate stood."""
         self._states.update({stage: state for stage, state in states.items() if stage in self._states})
         self.is_open = all(state is GateState.OPEN for state in self._states.values())
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether it is closed for good."""
+        return GateState.CLOSED in self._states.values()
 
     def judge(self, stages: Iterable[str]) -> GateState:
         """The strictest state among `stages`."""

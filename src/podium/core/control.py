@@ -1,12 +1,17 @@
-"""Abort calls: which requests each still waits for, and the one answer that each gets.
+"""Calls of callers that are not answered yet: aborts, and control of the engine.
 
-Knows nothing of how a request is stopped; it is told what came of each id.
+Each knows what it still waits for, and the one answer that it gets. How a request is stopped, or a stage paused, is not
+known here; a call is told what came of it.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from podium.core.deadlines import Timer
-from podium.core.effects import AbortRecord, ReplyAbort
+from podium.core.effects import AbortRecord, ControlRecord, ReplyAbort
+from podium.core.events import ControlRequested
+from podium.core.identity import ReplicaKey
 
 
 class AbortCall(Timer):
@@ -41,3 +46,52 @@ class AbortCall(Timer):
     def reply(self) -> ReplyAbort:
         """The answer, in the order of the ids that were asked for."""
         return ReplyAbort(self.call, tuple(record for record in self.records.values() if record is not None))
+
+
+class Step(StrEnum):
+    """One thing after the other that a control call waits for: `DRAIN` for jobs, the others for answers of replicas."""
+
+    THAW = "resume"
+    DRAIN = "drain"
+    QUIESCE = "pause"
+    SLEEP = "sleep"
+    WAKE = "wake_up"
+    RESUME = "resume_generation"
+    UPDATE = "update_weights"
+    ROLL_BACK = "roll_back_weights"
+    CALL = "call"
+
+
+class ControlCall(Timer):
+    """One control call, until it is answered. Its timer is the limit that the caller set.
+
+    `pending` has the replicas that were called and have not answered, by the number of that call; `records` the last
+    answer of each replica. `step` is what is under way, `steps` what comes after.
+    """
+
+    __slots__ = ("call", "operation", "pending", "records", "stages", "step", "steps")
+
+    def __init__(self, event: ControlRequested, steps: tuple[Step, ...]) -> None:
+        super().__init__()
+        self.call = event.call
+        self.operation = event.operation
+        self.stages = event.stages
+        self.steps = list(steps)
+        self.step: Step | None = None
+        self.pending: dict[int, ReplicaKey] = {}
+        self.records: dict[ReplicaKey, ControlRecord] = {}
+
+    def __repr__(self) -> str:
+        return f"<ControlCall {self.call} {type(self.operation).__name__} at {self.step}, {len(self.pending)} pending>"
+
+    def waits_for(self, stage: str) -> bool:
+        """Whether a replica of that stage has still to answer."""
+        return any(replica.stage == stage for replica in self.pending.values())
+
+    def note(self, replica: ReplicaKey, record: ControlRecord) -> None:
+        """Keep the answer of a replica; that of a former step gives way."""
+        self.records[replica] = record
+
+    def failures(self) -> list[ControlRecord]:
+        """The answers that are errors."""
+        return [record for record in self.records.values() if not record.ok]

@@ -97,6 +97,16 @@ def begin_abort(state: CoreState, request: Request) -> None:
     settle(state, request)
 
 
+def repeat_or_begin_abort(state: CoreState, request: Request) -> None:
+    """Stop a request, or what of it could not be stopped before."""
+    if not request.is_aborting:
+        begin_abort(state, request)
+        return
+    for job in request.jobs:
+        if job.state is JobState.STOP_FAILED and not job.is_detached:
+            stop_job(state, job)
+
+
 def settle(state: CoreState, request: Request) -> None:
     """End an aborted request once no replica works for it.
 
@@ -118,9 +128,12 @@ def emit_final(
     sequence = request.sequence
     request.sequence = sequence + len(payloads)
     state.counters.outputs += len(payloads)
+    version = state.pool_of(job).weights_version
     if finish is None:
         if payloads:
-            state.effects.append(EmitOutput(request.ticket, job.stage.name, sequence, payloads, state.now))
+            state.effects.append(
+                EmitOutput(request.ticket, job.stage.name, sequence, payloads, state.now, weights_version=version)
+            )
         return
     request.sequence += 1
     request.open_finals -= 1
@@ -137,6 +150,7 @@ def emit_final(
             partial,
             job.timings(),
             request.open_finals == 0,
+            version,
         )
     )
 
@@ -182,6 +196,7 @@ def lose_replica(state: CoreState, replica: Replica, error: ErrorRecord) -> None
     replica.jobs.clear()
     pool.remove(replica, ReplicaTrigger.LOSE)
     state.effects.append(CloseReplica(replica.key, error))
+    state.note_gone(replica.key, error)
     again = {job for job in jobs if _can_run_again(job)}
     for job in jobs:
         if job not in again:
@@ -211,6 +226,7 @@ def leave_when_empty(state: CoreState, replica: Replica) -> None:
     if not replica.jobs:
         state.pools[replica.key.stage].remove(replica, ReplicaTrigger.LEAVE)
         state.effects.append(CloseReplica(replica.key))
+        state.note_gone(replica.key, None)
 
 
 def unavailable(stage: str) -> ErrorRecord:

@@ -1,4 +1,4 @@
-"""Every state and every move between states, as tables: of jobs, requests, replicas and the admission gate.
+"""Every state and every move between states, as tables: jobs, requests, replicas, the gate, barriers, weights.
 
 State changes nowhere else. A pair that is not in a table is a bug of podium and raises InternalError; whatever the
 outside world does wrong is sorted out before a table is asked. The diagrams in the docs are drawn from these tables.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from podium.core.events import FinishReason, GateAction
+from podium.core.events import FinishReason
 from podium.errors import InternalError
 
 
@@ -92,6 +92,59 @@ class GateState(StrEnum):
     CLOSED = "closed"
 
 
+class GateAction(StrEnum):
+    """What moves the admission gate of a stage: its barrier, and the shutdown, which closes it for good."""
+
+    OPEN = "open"
+    HOLD = "hold"
+    REFUSE = "refuse"
+    CLOSE = "close"
+
+
+class BarrierState(StrEnum):
+    """Where a stage stands between working and sleeping. Only confirmations of its replicas end a state in -ing."""
+
+    OPEN = "open"
+    CLOSING = "closing"
+    QUIESCED = "quiesced"
+    FALLING_ASLEEP = "falling_asleep"
+    ASLEEP = "asleep"
+    WAKING = "waking"
+    OPENING = "opening"
+
+
+class BarrierTrigger(StrEnum):
+    """What moves a barrier: what a caller wants, and what every live replica of the stage has confirmed."""
+
+    PAUSE = "pause"
+    THAW = "thaw"
+    QUIESCE = "confirm quiet"
+    SLEEP = "sleep"
+    FALL_ASLEEP = "confirm sleep"
+    WAKE = "wake"
+    WAKE_PARTLY = "confirm part of it"
+    WAKE_UP = "confirm all memory"
+    RESUME = "resume"
+    OPEN = "confirm work"
+
+
+class FenceState(StrEnum):
+    """Where the weights of a stage stand: of one version, being changed, or of no known version."""
+
+    SETTLED = "settled"
+    UPDATING = "updating"
+    BROKEN = "broken"
+
+
+class FenceTrigger(StrEnum):
+    """What moves a fence."""
+
+    BEGIN = "begin"
+    FAIL = "fail"
+    COMMIT = "commit"
+    ROLL_BACK = "roll back"
+
+
 class Forwarding(StrEnum):
     """What a finish means downstream."""
 
@@ -167,6 +220,47 @@ GATE: Table[GateState, GateAction] = {
     _G.CLOSED: {_GA.OPEN: _G.CLOSED, _GA.HOLD: _G.CLOSED, _GA.REFUSE: _G.CLOSED, _GA.CLOSE: _G.CLOSED},
 }
 
+_B, _BT = BarrierState, BarrierTrigger
+
+BARRIER: Table[BarrierState, BarrierTrigger] = {
+    _B.OPEN: {_BT.PAUSE: _B.CLOSING},
+    _B.CLOSING: {
+        _BT.PAUSE: _B.CLOSING,
+        _BT.THAW: _B.CLOSING,
+        _BT.QUIESCE: _B.QUIESCED,
+        _BT.RESUME: _B.OPENING,
+    },
+    _B.QUIESCED: {
+        _BT.PAUSE: _B.QUIESCED,
+        _BT.THAW: _B.CLOSING,
+        _BT.QUIESCE: _B.QUIESCED,
+        _BT.SLEEP: _B.FALLING_ASLEEP,
+        _BT.RESUME: _B.OPENING,
+    },
+    _B.FALLING_ASLEEP: {_BT.SLEEP: _B.FALLING_ASLEEP, _BT.FALL_ASLEEP: _B.ASLEEP, _BT.WAKE: _B.WAKING},
+    _B.ASLEEP: {_BT.SLEEP: _B.FALLING_ASLEEP, _BT.WAKE: _B.WAKING},
+    _B.WAKING: {
+        _BT.WAKE: _B.WAKING,
+        _BT.WAKE_PARTLY: _B.ASLEEP,
+        _BT.WAKE_UP: _B.QUIESCED,
+        _BT.SLEEP: _B.FALLING_ASLEEP,
+    },
+    _B.OPENING: {_BT.RESUME: _B.OPENING, _BT.OPEN: _B.OPEN, _BT.PAUSE: _B.CLOSING},
+}
+
+_F, _FT = FenceState, FenceTrigger
+
+FENCE: Table[FenceState, FenceTrigger] = {
+    _F.SETTLED: {_FT.BEGIN: _F.UPDATING},
+    _F.UPDATING: {
+        _FT.BEGIN: _F.UPDATING,
+        _FT.FAIL: _F.BROKEN,
+        _FT.COMMIT: _F.SETTLED,
+        _FT.ROLL_BACK: _F.SETTLED,
+    },
+    _F.BROKEN: {_FT.BEGIN: _F.UPDATING, _FT.FAIL: _F.BROKEN, _FT.ROLL_BACK: _F.SETTLED},
+}
+
 FORWARDING: Mapping[FinishReason, Forwarding] = {
     FinishReason.STOP: Forwarding.FORWARD,
     FinishReason.LENGTH: Forwarding.FORWARD,
@@ -176,6 +270,12 @@ FORWARDING: Mapping[FinishReason, Forwarding] = {
 
 AT_REPLICA = frozenset({JobState.DISPATCHED, JobState.RUNNING, JobState.STOPPING, JobState.STOP_FAILED})
 """The states in which a replica has the job, and a credit is taken for it."""
+
+QUIET = frozenset({BarrierState.QUIESCED, BarrierState.FALLING_ASLEEP, BarrierState.ASLEEP, BarrierState.WAKING})
+"""The states in which every replica of a stage has confirmed that no step runs or will start."""
+
+SLEEPY = frozenset({BarrierState.FALLING_ASLEEP, BarrierState.ASLEEP, BarrierState.WAKING})
+"""The states in which memory of a stage may be missing."""
 
 BEFORE_REPLICA = frozenset({JobState.WAITING, JobState.QUEUED})
 """The states in which no replica knows of the job."""

@@ -88,3 +88,6 @@ class RollBackUpdate(msgspec.Struct, frozen=True, tag=True):
 Operation: TypeAlias = (
     CallMethod | Pause | Resume | Sleep | WakeUp | BeginUpdate | UpdateWeights | CommitUpdate | RollBackUpdate
 )
+
+BARRIER_METHODS = frozenset({"pause", "resume", "sleep", "wake_up"})
+"""The methods of replicas whose arguments the core makes itself; those of all others are a caller's payloads."""

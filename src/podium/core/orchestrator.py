@@ -12,11 +12,11 @@ from typing import TypeAlias, assert_never
 import msgspec
 
 from podium.core.admission import EngineLimits
-from podium.core.control import AbortCall
+from podium.core.control import AbortCall, ControlCall
+from podium.core.controlling import attend, end_control, expire_control, request_control, take_return
 from podium.core.deadlines import Timer
 from podium.core.effects import AbortRecord, AbortStatus, Effect, RefuseRequest
 from podium.core.ending import (
-    begin_abort,
     cancel_request,
     expire_abort_call,
     fail_request,
@@ -26,17 +26,17 @@ from podium.core.ending import (
     leave_when_empty,
     lose_replica,
     note_abort_failure,
+    repeat_or_begin_abort,
     settle,
-    stop_job,
     stuck,
     unavailable,
 )
 from podium.core.events import (
     AbortRequested,
     AckLevel,
+    CallReturned,
+    ControlRequested,
     Event,
-    GateAction,
-    GateMoved,
     InputAppended,
     InputRejected,
     ReplicaDrained,
@@ -54,7 +54,7 @@ from podium.core.events import (
 from podium.core.forwarding import activate, append_input, end_without, note_start, serve_pool, take_output
 from podium.core.graph import Graph
 from podium.core.identity import Payload, ReplicaKey
-from podium.core.lifecycle import GateState, JobState, JobTrigger, ReplicaState
+from podium.core.lifecycle import GateAction, GateState, JobState, JobTrigger, ReplicaState
 from podium.core.plan import Plan
 from podium.core.records import Job, Request, Wait
 from podium.core.snapshot import Snapshot
@@ -86,8 +86,8 @@ class Orchestrator:
         state.now = now
         for event in events:
             self._handle(event)
-            if state.pools_to_serve:
-                self._serve_pools()
+            if state.pools_to_serve or state.control_calls:
+                self._follow_up()
         self._expire(now)
         effects, state.effects = state.effects, []
         return effects
@@ -97,7 +97,7 @@ class Orchestrator:
         state = self._state
         state.now = now
         self._handle(event)
-        self._serve_pools()
+        self._follow_up()
         effects, state.effects = state.effects, []
         return effects
 
@@ -156,17 +156,25 @@ class Orchestrator:
                 replica = self._state.find_replica(event.replica)
                 if replica is not None:
                     lose_replica(self._state, replica, event.error)
-            case GateMoved():
-                self._gate_moved(event)
+            case CallReturned():
+                take_return(self._state, event)
+            case ControlRequested():
+                request_control(self._state, event)
             case ShutdownRequested():
                 self._shut_down(event.error)
             case _:
                 assert_never(event)
 
-    def _serve_pools(self) -> None:
+    def _follow_up(self) -> None:
+        """What an event leads to beyond its own request: jobs start, and control calls see what is over."""
         state = self._state
-        while state.pools_to_serve:
-            serve_pool(state, state.pools_to_serve.popitem()[1])
+        while True:
+            while state.pools_to_serve:
+                serve_pool(state, state.pools_to_serve.popitem()[1])
+            if state.control_calls:
+                attend(state)
+            if not state.pools_to_serve:
+                return
 
     # Requests
 
@@ -206,9 +214,9 @@ class Orchestrator:
             if verdict is GateState.CLOSED:
                 return _refusal(ErrorKind.ENGINE_STOPPED, Scope.ENGINE, "the engine is shut down")
             if verdict is GateState.REFUSING:
-                return _refusal(
-                    ErrorKind.STAGE_UNAVAILABLE, Scope.ENGINE, "admission is closed; retry when it is open again"
-                )
+                names = [name for name in plan.stages if state.gate.judge((name,)) is GateState.REFUSING]
+                message = f"stage '{names[0]}' is paused and takes no requests; retry when it is resumed"
+                return ErrorRecord(kind=ErrorKind.STAGE_UNAVAILABLE, scope=Scope.STAGE, stage=names[0], message=message)
         if event.request_id in state.requests:
             return _refusal(
                 ErrorKind.DUPLICATE_REQUEST_ID,
@@ -273,20 +281,12 @@ class Orchestrator:
                 call.note(AbortRecord(request_id, AbortStatus.ACCEPTED))
             else:
                 request.abort_calls.append(call)
-            self._abort(request)
+            repeat_or_begin_abort(state, request)
         if call.is_answered:
             state.effects.append(call.reply())
             return
         state.abort_calls[call.call] = call
         state.deadlines.set(call, event.deadline)
-
-    def _abort(self, request: Request) -> None:
-        if not request.is_aborting:
-            begin_abort(self._state, request)
-            return
-        for job in request.jobs:
-            if job.state is JobState.STOP_FAILED and not job.is_detached:
-                stop_job(self._state, job)
 
     # Jobs
 
@@ -362,42 +362,19 @@ class Orchestrator:
             leave_when_empty(state, replica)
             fail_stranded(state, state.pools[key.stage])
 
-    def _gate_moved(self, event: GateMoved) -> None:
-        state = self._state
-        state.gate.act(event.action, event.stages)
-        for request in list(state.held.values()):
-            verdict = state.gate.judge(request.plan.stages)
-            match verdict:
-                case GateState.OPEN:
-                    self._admit_held(request)
-                case GateState.HOLDING:
-                    pass
-                case GateState.REFUSING | GateState.CLOSED:
-                    message = "admission was closed while the request was held; retry when it is open again"
-                    fail_request(state, request, _refusal(ErrorKind.STAGE_UNAVAILABLE, Scope.ENGINE, message))
-                case _:
-                    assert_never(verdict)
-
-    def _admit_held(self, request: Request) -> None:
-        state = self._state
-        del state.held[request.id]
-        state.deadlines.clear(request)
-        if request.deadline is not None:
-            state.deadlines.set(request, request.deadline)
-        activate(state, request)
-
     def _shut_down(self, error: ErrorRecord) -> None:
         state = self._state
         state.gate.act(GateAction.CLOSE)
         for request in list(state.requests.values()):
             fail_request(state, request, error)
+        end_control(state, error)
 
     # Time
 
     def _expire(self, now: float) -> None:
         while (timer := self._state.deadlines.pop_due(now)) is not None:
             self._expire_timer(timer)
-            self._serve_pools()
+            self._follow_up()
 
     def _expire_timer(self, timer: Timer) -> None:
         match timer:
@@ -407,6 +384,8 @@ class Orchestrator:
                 fail_request(self._state, timer, self._request_timeout(timer))
             case AbortCall():
                 expire_abort_call(self._state, timer)
+            case ControlCall():
+                expire_control(self._state, timer)
             case _:
                 raise InternalError(f"nobody owns {timer!r}")
 
@@ -423,7 +402,21 @@ class Orchestrator:
                 assert job.replica is not None
                 lose_replica(state, job.replica, stuck(job.replica.key, job.stage.limits.stuck_timeout_s))
             case _:
-                fail_request(state, job.request, _job_timeout(job, wait))
+                self._expire_work(job, wait)
+
+    def _expire_work(self, job: Job, wait: Wait) -> None:
+        """A job has waited too long; where its stage stands still, that is not its fault until the hold is too long."""
+        state = self._state
+        barrier = state.pool_of(job).barrier
+        job.wait = wait
+        if barrier.is_open or not barrier.is_frozen:
+            fail_request(state, job.request, _job_timeout(job))
+            return
+        left_s = barrier.closed_at + state.limits.hold_timeout_s - state.now
+        if left_s > 0:
+            state.wait(job, wait, min(left_s, job.wait_limit_s()))
+        else:
+            fail_request(state, job.request, self._hold_timeout(f"the resume of stage '{job.stage.name}'"))
 
     def _request_timeout(self, request: Request) -> ErrorRecord:
         if request.deadline is not None and request.deadline <= self._state.now:
@@ -433,12 +426,15 @@ class Orchestrator:
                 awaited=request.awaited(),
                 message=f"the request's deadline passed while it waited for {request.awaited()}",
             )
+        return self._hold_timeout("admission")
+
+    def _hold_timeout(self, awaited: str) -> ErrorRecord:
         limit_s = self._state.limits.hold_timeout_s
         return ErrorRecord(
             kind=ErrorKind.WAIT_TIMEOUT,
             scope=Scope.REQUEST,
-            awaited="admission",
-            message=f"timed out after {limit_s:g} s waiting for admission (limits.hold_timeout_s)",
+            awaited=awaited,
+            message=f"timed out after {limit_s:g} s waiting for {awaited} (limits.hold_timeout_s)",
         )
 
 
@@ -459,15 +455,14 @@ _LIMITS = {
 }
 
 
-def _job_timeout(job: Job, wait: Wait) -> ErrorRecord:
-    awaited = f"{wait} at stage '{job.stage.name}'"
-    limit = _LIMITS[wait]
-    limit_s = msgspec.structs.asdict(job.stage.limits)[limit]
+def _job_timeout(job: Job) -> ErrorRecord:
+    awaited = f"{job.wait} at stage '{job.stage.name}'"
+    limit_s = job.wait_limit_s()
     return ErrorRecord(
         kind=ErrorKind.WAIT_TIMEOUT,
         scope=Scope.REQUEST,
         stage=job.stage.name,
         replica=job.replica.key.slot if job.replica is not None else None,
         awaited=awaited,
-        message=f"timed out after {limit_s:g} s waiting for {awaited} (limits.{limit})",
+        message=f"timed out after {limit_s:g} s waiting for {awaited} (limits.{_LIMITS[job.wait]})",
     )

@@ -7,7 +7,7 @@ Records hold state and answer questions about it. They change only in `ending.py
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from podium.core.deadlines import Timer
 from podium.core.effects import SourceInput, StageTimings
@@ -181,6 +181,27 @@ class Job(Timer):
     def can_rerun(self) -> bool:
         """Whether it may run again from its saved input: allowed once, while nothing of it was passed on."""
         return self.stage.rerun and self.attempts == 1 and self.order.expected == 0 and not self.is_detached
+
+    def wait_limit_s(self) -> float:
+        """How long it may wait for what it waits for; 0 for nothing."""
+        limits = self.stage.limits
+        match self.wait:
+            case Wait.QUEUE:
+                return limits.queue_timeout_s
+            case Wait.DISPATCH:
+                return limits.dispatch_timeout_s
+            case Wait.FIRST_OUTPUT:
+                return limits.first_output_timeout_s
+            case Wait.CHUNK | Wait.INPUT:
+                return limits.chunk_timeout_s
+            case Wait.STOP:
+                return limits.stop_timeout_s
+            case Wait.STUCK:
+                return limits.stuck_timeout_s
+            case Wait.NOTHING:
+                return 0.0
+            case _:
+                assert_never(self.wait)
 
     def advance(self, trigger: JobTrigger) -> None:
         """Move through the table."""

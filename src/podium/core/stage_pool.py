@@ -7,26 +7,35 @@ from __future__ import annotations
 
 import heapq
 
+from podium.core.barrier import Barrier
+from podium.core.fence import Fence
 from podium.core.graph import Stage
 from podium.core.identity import JobKey, ReplicaKey
 from podium.core.lifecycle import REPLICAS, JobState, ReplicaState, ReplicaTrigger, move
 from podium.core.records import Job
+from podium.core.snapshot import FenceSnapshot, ReplicaSnapshot
 
 # Bound once: on Python 3.11 reading a member off its enum class costs as much as three calls.
-_QUEUED, _LIVE = JobState.QUEUED, ReplicaState.LIVE
+_QUEUED = JobState.QUEUED
 
 SWEEP_FLOOR = 64
 """Below this many entries the queue is not worth sweeping."""
 
 
 class Replica:
-    """One life of one replica, with the jobs that it has. Each takes one credit, until it is confirmed to be over."""
+    """One life of one replica, with the jobs that it has. Each takes one credit, until it is confirmed to be over.
 
-    __slots__ = ("jobs", "key", "state")
+    It takes work while it is live and has the weights of its stage. `asleep` are the tags of the memory that it gave up.
+    """
+
+    __slots__ = ("asleep", "jobs", "key", "state", "takes_work", "weights_version")
 
     def __init__(self, key: ReplicaKey) -> None:
         self.key = key
         self.state = ReplicaState.LIVE
+        self.takes_work = False
+        self.weights_version = 0
+        self.asleep: frozenset[str] = frozenset()
         self.jobs: dict[JobKey, Job] = {}
 
     def __repr__(self) -> str:
@@ -45,6 +54,10 @@ class StagePool:
         self.replicas: dict[int, Replica] = {}
         self.queued = 0
         self.live = 0
+        self.barrier = Barrier()
+        self.fence = Fence()
+        self.is_frozen = False
+        self.weights_version = 0
         self._newest: dict[int, int] = {}
         self._queue: list[tuple[int, int, Job]] = []
         self._fresh: list[Job] = []
@@ -68,14 +81,38 @@ class StagePool:
         replica = self.replicas.get(key.slot)
         return replica if replica is not None and replica.key.generation == key.generation else None
 
+    def keys(self) -> list[ReplicaKey]:
+        """The replicas that are up."""
+        return [replica.key for replica in self.replicas.values()]
+
     def try_join(self, key: ReplicaKey) -> Replica | None:
         """Take in a new life of a replica; None when its slot is taken, or has seen this generation or a later one."""
         if key.slot in self.replicas or key.generation <= self._newest.get(key.slot, -1):
             return None
         self._newest[key.slot] = key.generation
-        self.live += 1
         replica = self.replicas[key.slot] = Replica(key)
+        self._note_work(replica)
         return replica
+
+    def note_version(self) -> None:
+        """Every replica has the weights that the fence says."""
+        self.weights_version = self.fence.version
+        for replica in self.replicas.values():
+            replica.weights_version = self.weights_version
+            self._note_work(replica)
+
+    def restore_fence(self, snapshot: FenceSnapshot) -> None:
+        """Have the weights that another pool had."""
+        self.fence.restore(snapshot)
+        self.weights_version = self.fence.version
+
+    def restore_replica(self, snapshot: ReplicaSnapshot) -> None:
+        """Have a replica that another pool had."""
+        replica = self.try_join(snapshot.key)
+        if replica is not None:
+            replica.weights_version = snapshot.weights_version
+            replica.asleep = frozenset(snapshot.asleep)
+            self._note_work(replica)
 
     def newest(self) -> list[ReplicaKey]:
         """The newest generation that each slot has seen."""
@@ -88,12 +125,13 @@ class StagePool:
     def drain(self, replica: Replica) -> None:
         """Give a replica no new work."""
         replica.advance(ReplicaTrigger.DRAIN)
-        self.live -= 1
+        self._note_work(replica)
 
     def remove(self, replica: Replica, trigger: ReplicaTrigger) -> None:
         """Forget a replica that leaves or is lost."""
-        self.live -= replica.state is ReplicaState.LIVE
         replica.advance(trigger)
+        self._note_work(replica)
+        self.fence.forget_replica(replica.key)
         del self.replicas[replica.key.slot]
 
     def enqueue(self, job: Job) -> None:
@@ -116,7 +154,7 @@ class StagePool:
 
     def next_pair(self) -> tuple[Job, Replica] | None:
         """The next job, taken from the queue, and the least loaded replica with a credit; None without either."""
-        if not self.queued:
+        if not self.queued or self.is_frozen:
             return None
         replica = self._least_loaded()
         if replica is None:
@@ -132,8 +170,13 @@ class StagePool:
         least = self.stage.limits.max_inflight
         for replica in self.replicas.values():
             load = len(replica.jobs)
-            if load < least and replica.state is _LIVE:
+            if load < least and replica.takes_work:
                 if load == 0:
                     return replica
                 best, least = replica, load
         return best
+
+    def _note_work(self, replica: Replica) -> None:
+        takes_work = replica.state is ReplicaState.LIVE and replica.weights_version == self.weights_version
+        self.live += takes_work - replica.takes_work
+        replica.takes_work = takes_work

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from podium.core.admission import EngineLimits, Gate
-from podium.core.control import AbortCall
+from podium.core.control import AbortCall, ControlCall
 from podium.core.deadlines import Deadlines
 from podium.core.effects import Effect, ReleasePayloads
 from podium.core.graph import Graph
 from podium.core.identity import Payload, ReplicaKey
 from podium.core.plan import Planner
 from podium.core.records import Job, Request, Wait
-from podium.core.snapshot import Snapshot
+from podium.core.snapshot import ReplicaSnapshot, Snapshot
 from podium.core.stage_pool import Replica, StagePool
 from podium.core.statistics import Counters, ReplicaStatistics, StageStatistics, Statistics
-from podium.errors import InternalError
+from podium.errors import ErrorRecord, InternalError
 
 _NOTHING = Wait.NOTHING
 
@@ -36,6 +36,9 @@ class CoreState:
         self.requests: dict[str, Request] = {}
         self.held: dict[str, Request] = {}
         self.abort_calls: dict[int, AbortCall] = {}
+        self.control_calls: dict[int, ControlCall] = {}
+        self.replica_calls: dict[int, ControlCall] = {}
+        self.gone: list[tuple[ReplicaKey, ErrorRecord | None]] = []
         self.remembered: dict[str, None] = {}
         self.counters = Counters()
         self.now = 0.0
@@ -43,6 +46,7 @@ class CoreState:
         self.pools_to_serve: dict[str, StagePool] = {}
         self._serial = 0
         self._attempt = 0
+        self._call = 0
 
     def __repr__(self) -> str:
         return f"<CoreState {len(self.requests)} requests, {self.deadlines.live} timers>"
@@ -56,6 +60,16 @@ class CoreState:
         """A number for a job's key, never used again."""
         self._attempt += 1
         return self._attempt
+
+    def next_call(self) -> int:
+        """A number for the call of a replica, never used again."""
+        self._call += 1
+        return self._call
+
+    def note_gone(self, replica: ReplicaKey, error: ErrorRecord | None) -> None:
+        """Let the control calls hear, once this event is handled, of a replica that was lost or has left."""
+        if self.control_calls:
+            self.gone.append((replica, error))
 
     def pool_of(self, job: Job) -> StagePool:
         """The pool of a job's stage."""
@@ -103,6 +117,7 @@ class CoreState:
         return not (
             self.requests
             or self.abort_calls
+            or self.control_calls
             or self.deadlines.live
             or any(replica.jobs for pool in self.pools.values() for replica in pool.replicas.values())
         )
@@ -112,21 +127,33 @@ class CoreState:
         if not self.is_idle:
             raise InternalError("only an idle core has a snapshot")
         return Snapshot(
-            replicas=tuple(replica.key for pool in self.pools.values() for replica in pool.replicas.values()),
+            replicas=tuple(
+                ReplicaSnapshot(replica.key, replica.weights_version, tuple(sorted(replica.asleep)))
+                for pool in self.pools.values()
+                for replica in pool.replicas.values()
+            ),
             newest=tuple(key for pool in self.pools.values() for key in pool.newest()),
             gate=self.gate.states(),
+            barriers={name: pool.barrier.snapshot() for name, pool in self.pools.items()},
+            fences={name: pool.fence.snapshot() for name, pool in self.pools.items()},
             remembered=tuple(self.remembered),
             serial=self._serial,
             attempt=self._attempt,
+            calls=self._call,
         )
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from where another core was idle."""
-        self._serial, self._attempt = snapshot.serial, snapshot.attempt
+        self._serial, self._attempt, self._call = snapshot.serial, snapshot.attempt, snapshot.calls
         self.remembered = dict.fromkeys(snapshot.remembered)
         self.gate.restore(snapshot.gate)
-        for key in snapshot.replicas:
-            self.pools[key.stage].try_join(key)
+        for name, barrier in snapshot.barriers.items():
+            self.pools[name].barrier.restore(barrier)
+            self.pools[name].is_frozen = not self.pools[name].barrier.lets_start
+        for name, fence in snapshot.fences.items():
+            self.pools[name].restore_fence(fence)
+        for one in snapshot.replicas:
+            self.pools[one.key.stage].restore_replica(one)
         for key in snapshot.newest:
             self.pools[key.stage].note_generation(key)
 
@@ -143,6 +170,7 @@ class CoreState:
             held=len(self.held),
             aborting=sum(request.is_aborting for request in self.requests.values()),
             abort_calls=len(self.abort_calls),
+            control_calls=len(self.control_calls),
             timers=self.deadlines.live,
             remembered=len(self.remembered),
             longest_wait_s=self.now - oldest,
@@ -152,6 +180,9 @@ class CoreState:
                     running=sum(len(replica.jobs) for replica in pool.replicas.values()),
                     buffered=buffered[name],
                     gate=gates[name],
+                    barrier=pool.barrier.state,
+                    fence=pool.fence.state,
+                    weights_version=pool.weights_version,
                     replicas=tuple(_replica_statistics(replica) for replica in pool.replicas.values()),
                 )
                 for name, pool in self.pools.items()
@@ -161,5 +192,13 @@ class CoreState:
 
 
 def _replica_statistics(replica: Replica) -> ReplicaStatistics:
-    stopping = sum(job.is_stopping for job in replica.jobs.values())
-    return ReplicaStatistics(replica.key.slot, replica.key.generation, replica.state, len(replica.jobs), stopping)
+    return ReplicaStatistics(
+        slot=replica.key.slot,
+        generation=replica.key.generation,
+        state=replica.state,
+        inflight=len(replica.jobs),
+        stopping=sum(job.is_stopping for job in replica.jobs.values()),
+        takes_work=replica.takes_work,
+        asleep=tuple(sorted(replica.asleep)),
+        weights_version=replica.weights_version,
+    )

@@ -7,17 +7,24 @@ from __future__ import annotations
 
 import msgspec
 
-from podium.core.lifecycle import GateState, ReplicaState
+from podium.core.lifecycle import BarrierState, FenceState, GateState, ReplicaState
 
 
 class ReplicaStatistics(msgspec.Struct, frozen=True):
-    """One replica: `inflight` counts the credits taken, `stopping` those of them that wait for a stop."""
+    """One replica: `inflight` counts the credits taken, `stopping` those of them that wait for a stop.
+
+    It takes work when it is live and has the weights of its stage. `asleep` are the tags of the memory that it gave up,
+    as it confirmed it.
+    """
 
     slot: int
     generation: int
     state: ReplicaState
     inflight: int
     stopping: int
+    takes_work: bool
+    asleep: tuple[str, ...] = ()
+    weights_version: int = 0
 
 
 class StageStatistics(msgspec.Struct, frozen=True):
@@ -28,11 +35,14 @@ class StageStatistics(msgspec.Struct, frozen=True):
     buffered: int
     gate: GateState
     replicas: tuple[ReplicaStatistics, ...]
+    barrier: BarrierState = BarrierState.OPEN
+    fence: FenceState = FenceState.SETTLED
+    weights_version: int = 0
 
     @property
     def is_available(self) -> bool:
-        """Whether any replica takes new work."""
-        return any(replica.state is ReplicaState.LIVE for replica in self.replicas)
+        """Whether any replica takes new work, or would if the stage were not paused."""
+        return any(replica.takes_work for replica in self.replicas)
 
 
 class Counters(msgspec.Struct):
@@ -62,6 +72,7 @@ class Statistics(msgspec.Struct, frozen=True):
     held: int
     aborting: int
     abort_calls: int
+    control_calls: int
     timers: int
     remembered: int
     longest_wait_s: float
@@ -72,4 +83,4 @@ class Statistics(msgspec.Struct, frozen=True):
     def is_idle(self) -> bool:
         """Whether every table that is keyed by a request is empty."""
         jobs = sum(stage.queued + stage.running + stage.buffered for stage in self.stages.values())
-        return not (self.requests or self.abort_calls or self.timers or jobs)
+        return not (self.requests or self.abort_calls or self.control_calls or self.timers or jobs)

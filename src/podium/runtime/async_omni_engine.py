@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from podium.core.effects import ReplyAbort
-from podium.core.events import AbortRequested, AckLevel, RequestCancelled, RequestSubmitted
+from podium.core.effects import ReplyAbort, ReplyControl
+from podium.core.events import AbortRequested, AckLevel, ControlRequested, RequestCancelled, RequestSubmitted
 from podium.core.orchestrator import Orchestrator
 from podium.core.statistics import Statistics
 from podium.errors import (
@@ -28,6 +28,8 @@ from podium.errors import (
 from podium.ports.environment import Clock, Observer
 from podium.runtime.clock import MonotonicClock
 from podium.runtime.config import StageParams
+from podium.runtime.control_desk import ControlDesk
+from podium.runtime.engine_control import EngineControl
 from podium.runtime.host import EngineHost, HostState
 from podium.runtime.orchestrator_monitor import EngineStatistics, Health, check_health
 from podium.runtime.outlet import CallerOutlet
@@ -54,7 +56,7 @@ ANSWER_GRACE_S = 5.0
 """How much later than its own limit an abort is given up, should the loop itself not answer."""
 
 
-class AsyncOmniEngine:
+class AsyncOmniEngine(EngineControl):
     """One running pipeline. Use it as an async context manager, from any number of tasks and loops.
 
     Construct it with `podium.AsyncOmniEngine.from_pipeline`, or from parts of your own.
@@ -81,13 +83,16 @@ class AsyncOmniEngine:
         self._preparation = RequestPreparation(parts, params)
         self._clock: Clock = clock or MonotonicClock()
         self._router: RpcResultRouter[ReplyAbort] = RpcResultRouter()
-        self._outlet = CallerOutlet(self._router)
+        self._control_router: RpcResultRouter[ReplyControl] = RpcResultRouter()
+        self._outlet = CallerOutlet(self._router, self._control_router)
         self._core = Orchestrator(parts.graph, parts.limits)
         self._tickets = itertools.count(1)
         self._max_undelivered = max_undelivered
         self._host = EngineHost(
             self._core, parts.replica_specs(), self._outlet, self._clock, observers, on_progress or _quiet
         )
+        capabilities = {name: stage.capabilities for name, stage in parts.stages.items()}
+        self._desk = ControlDesk(capabilities, self._clock, self._control_router, self._post_when_serving)
 
     def __repr__(self) -> str:
         return f"<AsyncOmniEngine {' '.join(self._parts.graph.stages)}, {self._host.state}>"
@@ -215,7 +220,7 @@ class AsyncOmniEngine:
             core=core,
             loop=self._host.observer.statistics(),
             streams=len(self._outlet),
-            open_calls=len(self._router),
+            open_calls=len(self._router) + len(self._control_router),
             inbox_depth=self._host.inbox_depth,
             released_payloads=self._host.store.released,
         )
@@ -240,6 +245,10 @@ class AsyncOmniEngine:
                 return await asyncio.wrap_future(self._host.read_statistics())
         except TimeoutError:
             raise WaitTimeoutError(_silent(ANSWER_LIMIT_S)) from None
+
+    def _post_when_serving(self, event: ControlRequested) -> None:
+        self._raise_unless_serving()
+        self._host.post(event)
 
     def _raise_unless_serving(self) -> None:
         if self._host.state is not HostState.SERVING:

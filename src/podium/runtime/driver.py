@@ -33,7 +33,6 @@ from podium.ports.environment import Environment
 from podium.ports.stage_client import JobCommand, OutboxFullError, StageClient
 from podium.runtime.inbox import Inbox
 
-
 CallerEffect: TypeAlias = EmitOutput | EndRequest | RefuseRequest | ReplyAbort | ReplyControl
 
 

@@ -17,17 +17,37 @@ import msgspec
 import numpy as np
 
 from podium.core.admission import EngineLimits
-from podium.core.effects import Effect, EmitOutput, FeedJob, ReleasePayloads, ReplyAbort, SourceInput, StartJob
-from podium.core.events import Event, InputAppended, JobOutput, RequestSubmitted, StageProduced, StageStopped
+from podium.core.effects import (
+    CallReplica,
+    Effect,
+    EmitOutput,
+    FeedJob,
+    ReleasePayloads,
+    ReplyAbort,
+    ReplyControl,
+    SourceInput,
+    StartJob,
+)
+from podium.core.events import (
+    CallReturned,
+    ControlRequested,
+    Event,
+    InputAppended,
+    JobOutput,
+    RequestSubmitted,
+    StageProduced,
+    StageStopped,
+)
 from podium.core.graph import Graph, Stage
 from podium.core.identity import Payload
+from podium.core.operations import BARRIER_METHODS, CallMethod, RollBackUpdate, UpdateWeights
 from podium.core.orchestrator import Orchestrator
 from podium.core.snapshot import Snapshot
 from podium.errors import ConfigurationError, Fault, InternalError
 
 _log = logging.getLogger("podium.journal")
 
-FORMAT = 1
+FORMAT = 2
 LEFT_OUT = "..."
 """Stands for a payload that was left out."""
 
@@ -251,6 +271,11 @@ def _bare_event(event: Event) -> Event:
             return msgspec.structs.replace(event, payloads=_bare(event.payloads))
         case StageStopped():
             return msgspec.structs.replace(event, partial=_bare_one(event.partial))
+        case ControlRequested(operation=CallMethod() | UpdateWeights() | RollBackUpdate() as operation):
+            arguments = None if operation.arguments is None else dict.fromkeys(operation.arguments, LEFT_OUT)
+            return msgspec.structs.replace(event, operation=msgspec.structs.replace(operation, arguments=arguments))
+        case CallReturned():
+            return msgspec.structs.replace(event, value=_bare_one(event.value))
         case _:
             return event
 
@@ -273,6 +298,11 @@ def _bare_effect(effect: Effect) -> Effect:
                 msgspec.structs.replace(one, partials=dict.fromkeys(one.partials, LEFT_OUT)) for one in effect.records
             ]
             return ReplyAbort(effect.call, tuple(records))
+        case CallReplica() if effect.method not in BARRIER_METHODS:
+            return msgspec.structs.replace(effect, arguments=dict.fromkeys(effect.arguments, LEFT_OUT))
+        case ReplyControl():
+            answers = [msgspec.structs.replace(one, value=_bare_one(one.value)) for one in effect.records]
+            return msgspec.structs.replace(effect, records=tuple(answers))
         case _:
             return effect
 

@@ -10,8 +10,9 @@ import asyncio
 import weakref
 from collections import deque
 
-from podium.core.effects import EmitOutput, EndRequest, Outcome, RefuseRequest, ReplyAbort
+from podium.core.effects import EmitOutput, EndRequest, Outcome, ReplyAbort, ReplyControl
 from podium.errors import ErrorRecord
+from podium.runtime.driver import CallerEffect
 from podium.runtime.request_stream import RequestStream, StreamEffect
 from podium.runtime.rpc_result_router import RpcResultRouter
 
@@ -62,8 +63,9 @@ class Mailbox:
 class CallerOutlet:
     """Delivers the core's effects to streams and to those who wait for an answer."""
 
-    def __init__(self, router: RpcResultRouter[ReplyAbort]) -> None:
-        self._router = router
+    def __init__(self, aborts: RpcResultRouter[ReplyAbort], controls: RpcResultRouter[ReplyControl]) -> None:
+        self._aborts = aborts
+        self._controls = controls
         self._streams: dict[int, tuple[weakref.ref[RequestStream], Mailbox]] = {}
         self._mailboxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}
         self._unsent: dict[int, Mailbox] = {}
@@ -87,10 +89,13 @@ class CallerOutlet:
         """Deliver nothing for a ticket any more."""
         self._streams.pop(ticket, None)
 
-    def deliver(self, effect: EmitOutput | EndRequest | RefuseRequest | ReplyAbort) -> None:
+    def deliver(self, effect: CallerEffect) -> None:
         """Hand on towards the caller; `flush` sends it."""
         if isinstance(effect, ReplyAbort):
-            self._router.resolve(effect.call, effect)
+            self._aborts.resolve(effect.call, effect)
+            return
+        if isinstance(effect, ReplyControl):
+            self._controls.resolve(effect.call, effect)
             return
         if isinstance(effect, EmitOutput):
             found = self._streams.get(effect.ticket)
@@ -121,7 +126,8 @@ class CallerOutlet:
             if found is not None and stream is not None:
                 found[1].try_put(stream, _failed(stream, error))
                 found[1].send()
-        self._router.fail_everything(error)
+        self._aborts.fail_everything(error)
+        self._controls.fail_everything(error)
 
     def _forget_closed_loops(self) -> None:
         for loop in list(self._mailboxes):  # a copy: callers of other threads come and go

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from podium.core.effects import AbortRecord, AbortStatus, Outcome, StageTimings
+from podium.core.effects import AbortRecord, AbortStatus, ControlRecord, Outcome, StageTimings
 from podium.core.events import FinishReason
 from podium.core.graph import Modality
 from podium.core.identity import Payload
@@ -23,7 +23,8 @@ class OmniOutput(msgspec.Struct, frozen=True, kw_only=True):
     set and `delta` is None; `finish_reason`, `usage` (counts, for instance of tokens) and `timings` are there; and
     when it was aborted, `partial` is everything that its stage had generated. Where a stage ends a segment and goes
     on, an item without `delta` has `segment_finished`. `request_finished` stands on the last item. `at` is when the
-    item left the core, in seconds on the engine's monotonic clock.
+    item left the core, in seconds on the engine's monotonic clock. `weights_version` names the weights of its stage
+    that made it; 0 are those that the stage started with.
     """
 
     request_id: str
@@ -40,6 +41,7 @@ class OmniOutput(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None
     usage: Mapping[str, int] = {}
     timings: StageTimings | None = None
+    weights_version: int = 0
 
 
 class OmniResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,3 +77,22 @@ class AbortReport(msgspec.Struct, frozen=True):
         """The ids whose stop was not confirmed."""
         failed = (AbortStatus.UNCONFIRMED, AbortStatus.FAILED)
         return tuple(record.request_id for record in self.records if record.status in failed)
+
+
+class ControlReport(msgspec.Struct, frozen=True):
+    """What came of a control call that succeeded: one record for each replica, in the order of the stages.
+
+    `not_applicable` are stages whose engines have nothing of the kind, in a call that named no stages.
+    """
+
+    records: tuple[ControlRecord, ...]
+    not_applicable: tuple[str, ...] = ()
+
+    def __getitem__(self, stage: str) -> list[Payload]:
+        """What the replicas of a stage answered, by slot."""
+        return [record.value for record in self.records if record.stage == stage]
+
+    @property
+    def is_true(self) -> bool:
+        """Whether no replica answered False: whether a reset was done everywhere, for instance."""
+        return all(record.value is not False for record in self.records)

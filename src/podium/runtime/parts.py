@@ -11,6 +11,7 @@ from typing import NamedTuple
 from podium.core.admission import EngineLimits
 from podium.core.graph import Graph
 from podium.core.identity import Payload, ReplicaKey
+from podium.ports.stage_backend import Capabilities
 from podium.ports.stage_client import StageClient
 from podium.runtime.config import StageParams
 from podium.runtime.fleet import ReplicaSpec
@@ -19,6 +20,7 @@ from podium.runtime.fleet import ReplicaSpec
 class StageParts(NamedTuple):
     """One stage: `parse_params` checks merged sampling parameters (raises InvalidRequestError)."""
 
+    capabilities: Capabilities
     parse_params: Callable[[Mapping[str, object]], Payload]
     make_client: Callable[[ReplicaKey], StageClient]
     replicas: int = 1

@@ -162,6 +162,7 @@ class RequestStream:
                     at=effect.at,
                     delta=None if ends_segment else payload,
                     segment_finished=ends_segment,
+                    weights_version=effect.weights_version,
                 )
             )
             sequence += 1
@@ -185,6 +186,7 @@ class RequestStream:
             finish_reason=finish.reason,
             usage=finish.usage,
             timings=effect.timings,
+            weights_version=effect.weights_version,
         )
 
     def _conclude(self, outcome: Outcome, error: ErrorRecord | None) -> None:

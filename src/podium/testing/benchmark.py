@@ -257,7 +257,7 @@ class InstantEngine:
                 InstantBackend.capabilities.placement,
             )
 
-        return StageParts(_no_params, make_client, self.shape.replicas)
+        return StageParts(InstantBackend.capabilities, _no_params, make_client, self.shape.replicas)
 
     def _backend(self, stage: str, options: InstantOptions) -> InstantBackend:
         backend = InstantBackend(stage, options)
