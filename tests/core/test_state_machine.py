@@ -1,4 +1,4 @@
-"""The whole core under random events: `core_model.Model` judges each step from outside.
+"""The whole core under random events: `podium.testing.model.Model` judges each step from outside.
 
 A second core gets the same events in batches, by `step` instead of `handle`, and must give the same effects.
 """
@@ -43,7 +43,8 @@ from podium.core.identity import ReplicaKey
 from podium.core.lifecycle import ReplicaState
 from podium.core.orchestrator import Orchestrator
 from podium.errors import ErrorKind
-from tests.support.core_model import JobModel, Model
+from podium.testing.model import Model
+from podium.testing.model_records import JobModel
 from tests.support.core_world import a_loss, an_error, make_stage
 
 T = TypeVar("T")

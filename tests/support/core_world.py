@@ -1,7 +1,7 @@
 """A small world around the core: stages in one line, a clock, replicas that do what a test says, effects as text.
 
 `World` tells the core what happened and keeps what it answered. `Replicas` answers effects as replicas would, well or
-badly, in an order drawn from a seed. Neither checks anything: that is for tests, and for `core_model.py`.
+badly, in an order drawn from a seed. Neither checks anything: that is for tests, and for `podium.testing.model`.
 """
 
 from __future__ import annotations

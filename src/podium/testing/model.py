@@ -6,11 +6,9 @@ they break the contract. It knows the graph, the events, the effects and the sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import assert_never
 
-from podium.core.admission import EngineLimits
 from podium.core.effects import (
     AbortStatus,
     CloseReplica,
@@ -27,135 +25,23 @@ from podium.core.effects import (
     StopJob,
 )
 from podium.core.events import (
-    AbortRequested,
     AckLevel,
     Event,
     Finish,
     FinishReason,
-    InputAppended,
-    InputRejected,
-    JobOutput,
-    ReplicaDrained,
-    ReplicaJoined,
     ReplicaLost,
-    RequestCancelled,
     RequestSubmitted,
-    ShutdownRequested,
-    StageFailed,
-    StageProduced,
-    StageStarted,
-    StageStopped,
-    StopFailed,
 )
-from podium.core.graph import EdgeMode, Source, Stage
-from podium.core.identity import PROMPT, JobKey, Payload, ReplicaKey
+from podium.core.graph import EdgeMode, Source
+from podium.core.identity import PROMPT, Payload
 from podium.core.lifecycle import ReplicaState
 from podium.core.statistics import Statistics
-
-USABLE = frozenset({FinishReason.STOP, FinishReason.LENGTH})
-
-
-@dataclass
-class JobModel:
-    """One attempt, as its replica sees it."""
-
-    key: JobKey
-    replica: ReplicaKey
-    ticket: TicketModel
-    inputs: dict[str, list[Payload]] = field(default_factory=dict)
-    ended: dict[str, FinishReason] = field(default_factory=dict)
-    chunks: dict[int, Payload] = field(default_factory=dict)
-    in_order: int = 0
-    early_finish: tuple[int, Finish] | None = None
-    finish: Finish | None = None
-    partial: Payload = None
-    is_asked_to_stop: bool = False
-    is_given_up: bool = False
-    is_over: bool = False
-    is_lost: bool = False
-
-    @property
-    def is_detached(self) -> bool:
-        """Whether nothing of it is passed on any more."""
-        return self.is_given_up or not self.ticket.is_open
-
-    def in_sequence(self) -> list[Payload]:
-        """What it has produced, as far as there is no gap."""
-        return [self.chunks[number] for number in range(self.in_order)]
+from podium.testing.model_events import EventModel, same
+from podium.testing.model_records import JobModel, TicketModel
 
 
-@dataclass
-class TicketModel:
-    """One use of a request id."""
-
-    event: RequestSubmitted
-    finals: frozenset[str]
-    needed: tuple[str, ...]
-    is_open: bool = True
-    is_admitted: bool = False
-    is_aborting: bool = False
-    is_input_open: bool = False
-    sequence: int = 0
-    appended: list[Payload] = field(default_factory=list)
-    emitted: dict[str, int] = field(default_factory=dict)
-    finishes: dict[str, FinishReason] = field(default_factory=dict)
-    skipped: set[str] = field(default_factory=set)
-    partials: dict[str, Payload] = field(default_factory=dict)
-    jobs: dict[str, JobModel] = field(default_factory=dict)
-    must_end: Outcome | None = None
-    outcome: Outcome | None = None
-
-
-@dataclass
-class CallModel:
-    """One abort call."""
-
-    event: AbortRequested
-    tickets: dict[str, TicketModel]
-    is_answered: bool = False
-
-
-class Model:
-    """Follows one core from its first event on."""
-
-    def __init__(self, stages: Mapping[str, Stage], limits: EngineLimits) -> None:
-        self.stages = stages
-        self.limits = limits
-        self.outputs = {stage.output: name for name, stage in stages.items() if stage.output is not None}
-        self.tickets: dict[int, TicketModel] = {}
-        self.jobs: dict[JobKey, JobModel] = {}
-        self.replicas: dict[ReplicaKey, ReplicaState] = {}
-        self.calls: dict[int, CallModel] = {}
-        self.gate = dict.fromkeys(stages, GateAction.OPEN)
-        self.payloads: dict[int, Payload] = {}
-        self.used: set[int] = set()
-        self.released: set[int] = set()
-        self.shared: set[int] = set()
-        self.statistics: Statistics | None = None
-        self._must_release: list[Payload] = []
-        self._may_end: set[int] | None = None
-        self._over_before: set[JobKey] = set()
-        self._gave_up_now: set[int] = set()
-
-    # Questions
-
-    def live(self, request_id: str) -> TicketModel | None:
-        """The ticket that has the id now."""
-        open_ones = [one for one in self.tickets.values() if one.is_open and one.event.request_id == request_id]
-        assert len(open_ones) <= 1, f"{request_id} is live twice"
-        return open_ones[0] if open_ones else None
-
-    def open_tickets(self) -> list[TicketModel]:
-        """The requests that have not ended."""
-        return [ticket for ticket in self.tickets.values() if ticket.is_open]
-
-    def jobs_at(self, replica: ReplicaKey) -> list[JobModel]:
-        """The jobs for which the replica holds a credit."""
-        return [job for job in self.jobs.values() if job.replica == replica and not job.is_over]
-
-    def live_replicas(self, stage: str) -> list[ReplicaKey]:
-        """The replicas that take new work."""
-        return [key for key, state in self.replicas.items() if key.stage == stage and state is ReplicaState.LIVE]
+class Model(EventModel):
+    """Follows one core from its first event on, and judges everything that it does."""
 
     # One step
 
@@ -164,7 +50,6 @@ class Model:
         self._must_release = []
         self._may_end = None
         self._gave_up_now = set()
-        self._over_before = {key for key, job in self.jobs.items() if job.is_over}
         refusal = None
         if event is not None:
             self._may_end = self._tickets_touched_by(event)
@@ -175,213 +60,15 @@ class Model:
         self._check_promises(event, now)
         self._check_statistics(statistics)
         self.statistics = statistics
+        self._forget()
 
     def check_is_over(self, statistics: Statistics) -> None:
         """Nothing is open and nothing is left, of any table and of any payload."""
         assert self.open_tickets() == []
-        assert all(call.is_answered for call in self.calls.values())
+        assert self.calls == {}, f"aborts that were never answered: {list(self.calls)}"
         assert statistics.is_idle, statistics
-        lost = [
-            payload for name, payload in self.payloads.items() if name not in self.used | self.released | self.shared
-        ]
-        assert lost == [], f"payloads that nobody got and nobody released: {lost}"
-
-    # What events mean
-
-    def _tickets_touched_by(self, event: Event) -> set[int]:
-        """Whose end the event can be a reason for."""
-        match event:
-            case RequestSubmitted() | ReplicaJoined() | StageStarted():
-                return set()
-            case StageProduced():
-                found = [self.jobs[output.job] for output in event.outputs if output.job in self.jobs]
-                return {job.ticket.event.ticket for job in found}
-            case StageStopped() | StopFailed() | StageFailed() | InputRejected():
-                return {self.jobs[event.job].ticket.event.ticket} if event.job in self.jobs else set()
-            case InputAppended() | RequestCancelled():
-                return {event.ticket}
-            case AbortRequested():
-                return {one.event.ticket for name in event.request_ids if (one := self.live(name)) is not None}
-            case ReplicaDrained() | ReplicaLost():
-                return {one.event.ticket for one in self.open_tickets() if event.replica.stage in one.needed}
-            case GateMoved():
-                return {one.event.ticket for one in self.open_tickets() if not one.is_admitted}
-            case ShutdownRequested():
-                return {one.event.ticket for one in self.open_tickets()}
-            case _:
-                assert_never(event)
-
-    def _take(self, event: Event) -> str | None:  # noqa: C901, PLR0912 - one row for each kind of event
-        """Note what happened; returns why a submission has to be refused, if it has."""
-        match event:
-            case RequestSubmitted():
-                return self._take_submission(event)
-            case InputAppended():
-                self._take_input(event)
-            case AbortRequested():
-                self._take_abort(event)
-            case RequestCancelled():
-                ticket = self.tickets.get(event.ticket)
-                if ticket is not None and ticket.is_open and not ticket.is_aborting:
-                    ticket.must_end = Outcome.ABORTED
-            case StageProduced():
-                for output in event.outputs:
-                    self._take_output(event.replica, output)
-            case StageStopped():
-                self._take_stop(event)
-            case StageFailed():
-                job = self._job_at(event.replica, event.job)
-                if job is not None:
-                    self._leave_without_end(job)
-            case ReplicaJoined():
-                self._take_join(event.replica)
-            case ReplicaDrained():
-                if self.replicas.get(event.replica) is ReplicaState.LIVE:
-                    self.replicas[event.replica] = ReplicaState.DRAINING
-            case GateMoved():
-                self._take_gate(event)
-            case ShutdownRequested():
-                self.gate = dict.fromkeys(self.gate, GateAction.CLOSE)
-                for ticket in self.open_tickets():
-                    ticket.must_end = Outcome.FAILED
-            case StageStarted() | StopFailed() | InputRejected() | ReplicaLost():
-                pass
-            case _:
-                assert_never(event)
-        return None
-
-    def _take_submission(self, event: RequestSubmitted) -> str | None:
-        refusal = self._reason_to_refuse(event)
-        self._know(event.prompt)
-        ticket = TicketModel(event, frozenset(), (), is_open=False)
-        if refusal is None:
-            wanted = self.outputs if event.outputs is None else event.outputs
-            ticket = TicketModel(event, frozenset(self.outputs[name] for name in wanted), self._needed(event.outputs))
-            ticket.is_input_open = event.input_open
-            ticket.is_admitted = all(self.gate[name] is GateAction.OPEN for name in ticket.needed)
-        self.tickets[event.ticket] = ticket
-        return refusal
-
-    def _needed(self, outputs: tuple[str, ...] | None) -> tuple[str, ...]:
-        needed = {self.outputs[name] for name in (self.outputs if outputs is None else outputs)}
-        for name in reversed(list(self.stages)):
-            if name in needed:
-                needed.update(source.stage for source in self.stages[name].sources)
-        return tuple(name for name in self.stages if name in needed)
-
-    def _reason_to_refuse(self, event: RequestSubmitted) -> str | None:
-        if event.outputs is not None and (not event.outputs or set(event.outputs) - set(self.outputs)):
-            return "bad outputs"
-        if self.live(event.request_id) is not None:
-            return "the id is live"
-        if len(self.open_tickets()) >= self.limits.max_requests:
-            return "max_requests"
-        for name in self._needed(event.outputs):
-            if self.gate[name] in {GateAction.REFUSE, GateAction.CLOSE}:
-                return f"the gate of {name}"
-            if not self.live_replicas(name):
-                return f"no replica of {name}"
-            if self.statistics and self.statistics.stages[name].queued >= self.stages[name].limits.max_queued:
-                return f"max_queued of {name}"
-        return None
-
-    def _take_input(self, event: InputAppended) -> None:
-        ticket = self.tickets.get(event.ticket)
-        for payload in event.payloads:
-            self._know(payload)
-        if ticket is None or not ticket.is_open or ticket.is_aborting or not ticket.is_input_open:
-            self._must_release += event.payloads
-            return
-        ticket.appended += event.payloads
-        if sum(not self.stages[name].sources for name in ticket.needed) > 1:
-            self.shared.update(map(id, event.payloads))
-        if event.last:
-            ticket.is_input_open = False
-
-    def _take_abort(self, event: AbortRequested) -> None:
-        tickets = {name: ticket for name in event.request_ids if (ticket := self.live(name)) is not None}
-        self.calls[event.call] = CallModel(event, tickets)
-        for ticket in tickets.values():
-            ticket.is_aborting = True
-
-    def _take_output(self, replica: ReplicaKey, output: JobOutput) -> None:
-        for payload in output.payloads:
-            self._know(payload)
-        job = self._job_at(replica, output.job)
-        if job is None or job.is_detached:
-            self._must_release += output.payloads
-            if job is not None and output.finish is not None and output.finish.reason is not FinishReason.ABORT:
-                job.is_over = True
-            return
-        for number, payload in enumerate(output.payloads, output.sequence):
-            is_past = job.early_finish is not None and number >= job.early_finish[0]
-            if number < job.in_order or number in job.chunks or is_past:
-                self._must_release.append(payload)
-                continue
-            job.chunks[number] = payload
-            if self._readers(job.ticket, job.key.stage) > 1:
-                self.shared.add(id(payload))
-        while job.in_order in job.chunks:
-            job.in_order += 1
-        if output.finish is not None and job.early_finish is None:
-            job.early_finish = (output.sequence + len(output.payloads), output.finish)
-        if job.early_finish is not None and job.early_finish[0] <= job.in_order:
-            self._take_finish(job, job.early_finish[1])
-
-    def _readers(self, ticket: TicketModel, source: str) -> int:
-        consumers = sum(source in {edge.stage for edge in self.stages[name].sources} for name in ticket.needed)
-        return consumers + (source in ticket.finals)
-
-    def _take_finish(self, job: JobModel, finish: Finish) -> None:
-        if finish.reason is FinishReason.ABORT and job.is_asked_to_stop:
-            return
-        job.is_over = True
-        match finish.reason:
-            case FinishReason.STOP | FinishReason.LENGTH:
-                job.finish = finish
-            case FinishReason.ABORT:
-                job.ticket.is_aborting = True
-                self._gave_up_now.add(job.ticket.event.ticket)
-            case FinishReason.ERROR:
-                self._leave_without_end(job)
-            case _:
-                assert_never(finish.reason)
-
-    def _take_stop(self, event: StageStopped) -> None:
-        self._know(event.partial)
-        job = self._job_at(event.replica, event.job)
-        partials = () if event.partial is None else (event.partial,)
-        if job is None or not job.is_asked_to_stop:
-            self._must_release += partials
-            return
-        job.is_over = True
-        if job.is_detached or job.key.stage not in job.ticket.finals:
-            self._must_release += partials
-        else:
-            job.partial = event.partial
-
-    def _leave_without_end(self, job: JobModel) -> None:
-        job.is_over = True
-        if not job.is_detached and not job.ticket.is_aborting:
-            job.ticket.must_end = Outcome.FAILED
-
-    def _take_join(self, replica: ReplicaKey) -> None:
-        known = [key for key in self.replicas if key[:2] == replica[:2]]
-        is_slot_free = all(self.replicas[key] is ReplicaState.GONE for key in known)
-        if is_slot_free and all(key.generation < replica.generation for key in known):
-            self.replicas[replica] = ReplicaState.LIVE
-
-    def _take_gate(self, event: GateMoved) -> None:
-        for name in event.stages or tuple(self.gate):
-            if name in self.gate and self.gate[name] is not GateAction.CLOSE:
-                self.gate[name] = event.action
-        for ticket in self.open_tickets():
-            if ticket.is_admitted or ticket.is_aborting:
-                continue
-            states = {self.gate[name] for name in ticket.needed}
-            if states & {GateAction.REFUSE, GateAction.CLOSE}:
-                ticket.must_end = Outcome.FAILED
-            ticket.is_admitted = states == {GateAction.OPEN}
+        assert self.jobs == {}, f"jobs that replicas still have: {list(self.jobs)}"
+        assert self.payloads == {}, f"payloads of nobody: {list(self.payloads)}"
 
     # What effects may be
 
@@ -420,7 +107,8 @@ class Model:
         assert stage.name in ticket.needed, "a stage was started that no requested output needs"
         assert ticket.is_admitted, "a job started in spite of the gate"
         assert not ticket.is_aborting, "a job started for a request that is being aborted"
-        assert effect.job not in self.jobs, "a key was used twice"
+        assert effect.job.attempt > self.newest_attempt, "an attempt was used twice"
+        self.newest_attempt = effect.job.attempt
         assert self.replicas[effect.replica] is ReplicaState.LIVE, "a job started on a replica that takes none"
         assert effect.replica.stage == stage.name
         assert len(self.jobs_at(effect.replica)) < stage.limits.max_inflight, "a credit was taken that was not there"
@@ -502,15 +190,16 @@ class Model:
         return False
 
     def _check_stop(self, effect: StopJob, event: Event | None) -> None:
-        job = self.jobs[effect.job]
+        job = self.jobs.get(effect.job)
+        assert job is not None, "a job was stopped that its replica no longer has"
         assert job.replica == effect.replica
-        assert effect.job not in self._over_before, "a job was stopped that its replica no longer has"
         if event is None and job.is_asked_to_stop:
             job.is_given_up = True
         job.is_asked_to_stop = True
 
     def _check_emit(self, effect: EmitOutput) -> None:
-        ticket = self.tickets[effect.ticket]
+        ticket = self.tickets.get(effect.ticket)
+        assert ticket is not None, "an output for a request that there is not, or not any more"
         assert ticket.is_open, "an output after the end"
         assert effect.stage in ticket.finals, "an output that nobody asked for"
         assert effect.sequence == ticket.sequence, "a gap in the outputs"
@@ -553,7 +242,8 @@ class Model:
             ticket.must_end = Outcome.ABORTED if is_abort else Outcome.COMPLETED
 
     def _check_end(self, effect: EndRequest) -> None:
-        ticket = self.tickets[effect.ticket]
+        ticket = self.tickets.get(effect.ticket)
+        assert ticket is not None, "a terminal for a request that there is not, or a second one"
         assert ticket.is_open, "a second terminal"
         assert ticket.event.request_id == effect.request_id
         assert self._may_end is None or effect.ticket in self._may_end, f"{effect} has nothing to do with the event"
@@ -567,7 +257,8 @@ class Model:
         ticket.outcome = effect.outcome
 
     def _check_reply(self, effect: ReplyAbort) -> None:
-        call = self.calls[effect.call]
+        call = self.calls.get(effect.call)
+        assert call is not None, "an abort was answered that nobody asked for, or twice"
         assert not call.is_answered, "an abort was answered twice"
         call.is_answered = True
         assert [record.request_id for record in effect.records] == list(dict.fromkeys(call.event.request_ids))
@@ -601,15 +292,15 @@ class Model:
 
     def _check_release(self, effect: ReleasePayloads) -> None:
         for payload in effect.payloads:
-            assert id(payload) in self.payloads, f"released what nobody made: {payload}"
-            assert id(payload) not in self.released, f"released twice: {payload}"
-            assert id(payload) not in self.used, f"released what was delivered or fed: {payload}"
-            self.released.add(id(payload))
+            assert payload in self.payloads, f"released what nobody made, or a second time: {payload}"
+            assert payload not in self.released, f"released twice: {payload}"
+            assert payload not in self.used, f"released what was delivered or fed: {payload}"
+            self.released.add(payload)
 
     # What has to have happened by the end of a step
 
     def _check_promises(self, event: Event | None, now: float) -> None:
-        missing = [payload for payload in self._must_release if id(payload) not in self.released]
+        missing = [payload for payload in self._must_release if payload not in self.released]
         assert missing == [], f"not released: {missing}"
         if isinstance(event, ReplicaLost) and event.replica in self.replicas:
             assert self.replicas[event.replica] is ReplicaState.GONE
@@ -689,32 +380,3 @@ class Model:
                     "idle credit"
                 )
             assert not stage.queued or self.live_replicas(name), "jobs wait for a stage without a replica"
-
-    # Small things
-
-    def _job_at(self, replica: ReplicaKey, key: JobKey) -> JobModel | None:
-        job = self.jobs.get(key)
-        return job if job is not None and job.replica == replica and not job.is_over else None
-
-    def _working(self, key: JobKey, replica: ReplicaKey) -> JobModel:
-        job = self.jobs[key]
-        assert job.replica == replica, "fed at another replica than it started on"
-        assert job.ticket.is_open, f"{key} was fed after the end of its request"
-        is_before_abort = job.ticket.event.ticket in self._gave_up_now  # chunks came with the finish `abort`
-        assert is_before_abort or not job.ticket.is_aborting, f"{key} was fed during an abort"
-        assert not job.is_over, f"{key} was fed after its end"
-        return job
-
-    def _know(self, payload: Payload) -> None:
-        if payload is not None:
-            self.payloads[id(payload)] = payload
-
-    def _use(self, payload: Payload) -> None:
-        if payload is not None:
-            assert id(payload) not in self.released, f"used after its release: {payload}"
-            self.used.add(id(payload))
-
-
-def same(some: Sequence[Payload], others: Sequence[Payload]) -> bool:
-    """Whether both have the very same payloads in the same order."""
-    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
