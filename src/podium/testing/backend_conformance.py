@@ -18,7 +18,7 @@ import pytest
 
 from podium.core.events import Finish
 from podium.core.identity import MAIN, JobKey, Payload
-from podium.errors import Category, ConfigurationError, ErrorRecord, InvalidRequestError, Scope
+from podium.errors import Category, ConfigurationError, ErrorRecord, InvalidRequestError, Scope, UnsupportedError
 from podium.payloads import Audio, Image, Text, join
 from podium.ports.stage_backend import BackendDead, StageBackend, StageTask
 from podium.testing.backend_watch import BackendWatch
@@ -315,7 +315,7 @@ class BackendConformance(ABC):
         """It is never answered with success."""
 
         async def test(backend: StageBackend, watch: BackendWatch) -> None:  # noqa: ARG001 - the shape of a test
-            with pytest.raises(InvalidRequestError, match="no_such_method"):
+            with pytest.raises(UnsupportedError, match="no_such_method"):
                 await backend.call("no_such_method", {})
 
         self.run(test)
