@@ -1,6 +1,7 @@
 """From what a stage's input processor made to the token ids that vLLM starts from.
 
-Plain text, chat messages and token ids are taken, and each of them with the beginning of its answer. What cannot be a prompt is the client's fault, and says what could.
+Plain text, chat messages and token ids are taken, and each of them with the beginning of its answer. What cannot be a
+prompt is the client's fault, and says what could.
 """
 
 from __future__ import annotations
