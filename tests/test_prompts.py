@@ -6,7 +6,7 @@ import pytest
 
 from podium.errors import Category, InvalidRequestError
 from podium.payloads import Text
-from podium.prompts import check_prompt, last_user_text
+from podium.prompts import Continuation, TokenPrompt, check_prompt, last_user_text
 
 CHAT = [
     {"role": "system", "content": "Be brief."},
@@ -71,3 +71,30 @@ def test_half_a_surrogate_pair_is_the_clients_fault(prompt: object, where: str) 
 def test_a_chat_without_a_user() -> None:
     with pytest.raises(InvalidRequestError, match="no message has the role 'user'; add one"):
         last_user_text(CHAT[:1])
+
+
+@pytest.mark.rule("ORCH-INV-239")
+def test_a_prompt_may_be_token_ids_or_have_the_beginning_of_its_answer() -> None:
+    for prompt in (TokenPrompt((1, 2)), Continuation(CHAT, (3,)), Continuation(TokenPrompt((1,)), ())):
+        check_prompt(prompt)
+    assert last_user_text(Continuation(CHAT, (3,))) == "second"
+    with pytest.raises(InvalidRequestError, match="prompt: is token ids, and its text is needed here"):
+        last_user_text(TokenPrompt((1,)))
+
+
+@pytest.mark.rule("ORCH-INV-005")
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (TokenPrompt((1, -1)), "prompt.token_ids[1]: -1 is no token id;"),
+        (TokenPrompt((True,)), "prompt.token_ids[0]: True is no token id;"),
+        (TokenPrompt("12"), "prompt.token_ids: is of type str;"),  # type: ignore[arg-type]
+        (Continuation("hello", ("a",)), "prompt.token_ids[0]: 'a' is no token id;"),  # type: ignore[arg-type]
+        (Continuation(None, (1,)), "prompt: is of type NoneType;"),
+        (Continuation(Continuation("a", (1,)), (2,)), "prompt: continues a Continuation;"),
+    ],
+)
+def test_token_ids_are_whole_numbers(prompt: object, message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        check_prompt(prompt)
+    assert message in str(caught.value)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from podium.core.events import FinishReason
     from podium.core.graph import Modality
     from podium.payloads import Audio, Image, Text
+    from podium.prompts import Continuation, TokenPrompt
     from podium.runtime.outputs import AbortReport, OmniOutput, OmniResult
 
 compiled.install()
@@ -26,6 +27,7 @@ _HOMES = {
     "AbortReport": "podium.runtime.outputs",
     "AsyncOmniEngine": "podium.bootstrap",
     "Audio": "podium.payloads",
+    "Continuation": "podium.prompts",
     "FinishReason": "podium.core.events",
     "Image": "podium.payloads",
     "Modality": "podium.core.graph",
@@ -33,12 +35,14 @@ _HOMES = {
     "OmniOutput": "podium.runtime.outputs",
     "OmniResult": "podium.runtime.outputs",
     "Text": "podium.payloads",
+    "TokenPrompt": "podium.prompts",
 }
 
 __all__ = [
     "AbortReport",
     "AsyncOmniEngine",
     "Audio",
+    "Continuation",
     "FinishReason",
     "Image",
     "Modality",
@@ -46,6 +50,7 @@ __all__ = [
     "OmniOutput",
     "OmniResult",
     "Text",
+    "TokenPrompt",
 ]
 
 

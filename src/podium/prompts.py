@@ -1,4 +1,4 @@
-"""What a request's prompt may be: a plain text, or chat messages; and how to read one.
+"""What a request's prompt may be: a text, chat messages, token ids, or one of these with the beginning of its answer.
 
 A message is a mapping with `role` and `content`; `content` is a text, or a list of parts of which those of type `text`
 count here. Nothing is rendered: chat templates belong to the engine that has one.
@@ -8,14 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from podium.errors import InvalidRequestError
 from podium.payloads import Text
+
+
+class TokenPrompt(msgspec.Struct, frozen=True):
+    """A prompt as token ids of the model that reads it: nothing is added to them."""
+
+    token_ids: tuple[int, ...]
+
+
+class Continuation(msgspec.Struct, frozen=True):
+    """A prompt and the beginning of its answer, as the token ids that were generated: the answer goes on from there.
+
+    What is generated is the rest. With greedy sampling it is what the answer would have been without the interruption;
+    `max_tokens` counts the rest only.
+    """
+
+    prompt: object
+    token_ids: tuple[int, ...]
+
 
 _REMEDY = "give a text, or a list of messages such as {'role': 'user', 'content': 'Hello'}"
 
 
 def check_prompt(prompt: object) -> None:
-    """Raise InvalidRequestError unless `prompt` is a text (str or Text) or a list of chat messages."""
+    """Raise InvalidRequestError unless `prompt` is a text (str or Text), chat messages, TokenPrompt or Continuation."""
+    if isinstance(prompt, TokenPrompt):
+        _check_token_ids(prompt.token_ids)
+        return
+    if isinstance(prompt, Continuation):
+        if isinstance(prompt.prompt, Continuation):
+            raise InvalidRequestError.because("prompt: continues a Continuation; join their token ids in one")
+        check_prompt(prompt.prompt)
+        _check_token_ids(prompt.token_ids)
+        return
     if isinstance(prompt, str | Text):
         check_unicode(prompt if isinstance(prompt, str) else prompt.text, "prompt")
         return
@@ -29,6 +58,14 @@ def check_prompt(prompt: object) -> None:
         check_unicode(_content_text(message["content"], index), f"prompt[{index}].content")
 
 
+def _check_token_ids(ids: object) -> None:
+    if not isinstance(ids, list | tuple):
+        raise InvalidRequestError.because(f"prompt.token_ids: is of type {type(ids).__name__}; give a tuple of numbers")
+    for index, one in enumerate(ids):
+        if not isinstance(one, int) or isinstance(one, bool) or one < 0:
+            raise InvalidRequestError.because(f"prompt.token_ids[{index}]: {one!r} is no token id; give whole numbers")
+
+
 def check_unicode(text: str, where: str) -> None:
     """Raise InvalidRequestError for half a surrogate pair: bytes that were no UTF-8, which nobody can write again."""
     try:
@@ -40,6 +77,10 @@ def check_unicode(text: str, where: str) -> None:
 
 def last_user_text(prompt: object) -> str:
     """The text of a plain prompt, or of the last message of the user. Raises InvalidRequestError when there is none."""
+    if isinstance(prompt, Continuation):
+        return last_user_text(prompt.prompt)
+    if isinstance(prompt, TokenPrompt):
+        raise InvalidRequestError.because(f"prompt: is token ids, and its text is needed here; {_REMEDY}")
     if isinstance(prompt, Text):
         return prompt.text
     if isinstance(prompt, str):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import NamedTuple
 
+from podium.backends.vllm.engine import Adapter, EngineFeatures
 from podium.backends.vllm.options import VllmOptions, VllmParams
 from podium.errors import InvalidRequestError, StartError
 
@@ -38,8 +39,17 @@ class FakeEngine:
         self._changed = asyncio.Event()
         self._confirms = True
         self._calls: list[asyncio.Future[None]] = []
+        self.features = EngineFeatures(max_loras=2, can_profile=True, can_free_memory=True)
+        self.is_paused = False
+        self.aborted: list[str] = []
+        self.told: list[str] = []
+        self.failures: dict[str, Exception] = {}
+        self.answers: list[tuple[bool, object]] = [(True, None)]
+        self.loras: set[int] = set()
 
-    def make_request(self, name: str, inputs: Sequence[object], params: VllmParams) -> SimpleNamespace:
+    def make_request(
+        self, name: str, inputs: Sequence[object], params: VllmParams, adapter: Adapter | None
+    ) -> SimpleNamespace:
         plan = inputs[0]
         if not isinstance(plan, Plan):
             raise ValueError(f"cannot tokenize {plan!r}")  # noqa: TRY004 - as vLLM does
@@ -98,11 +108,15 @@ class FakeEngine:
         self._changed.set()
 
     async def receive(self) -> tuple[list[SimpleNamespace], list[str]]:
-        while self.death is None and not (self.core and self.may_step):
+        while self.death is None and not self.aborted and not (self.core and self.may_step and not self.is_paused):
             self._changed.clear()
             await self._changed.wait()
         if self.death is not None:
             raise self.death
+        if self.aborted:
+            aborted, self.aborted = self.aborted, []
+            self.received += 1
+            return [self._aborted(request_id) for request_id in aborted], []
         await asyncio.sleep(0)
         outputs, aborts = [], []
         for request_id, (plan, position) in list(self.core.items()):
@@ -119,13 +133,76 @@ class FakeEngine:
         self.received += 1
         return outputs, aborts
 
+    def _aborted(self, request_id: str) -> SimpleNamespace:
+        del self.registered[request_id]
+        return fake_output(request_id, "", "abort", ())
+
     def forget(self, request_id: str) -> list[SimpleNamespace]:
         del self.registered[request_id]
         text, token_ids = self.held_back.get(request_id, ("", ()))
         return [fake_output(request_id, text, "abort", token_ids)]
 
-    async def reset_prefix_cache(self) -> bool:
+    async def _answer(self, told: str) -> None:
+        """Be told something: answer as a confirmation does, or fail as the test wants."""
+        self.told.append(told)
+        if told.split(maxsplit=1)[0] in self.failures:
+            raise self.failures[told.split(maxsplit=1)[0]]
+        await self.confirm()
+
+    async def pause(self, mode: str) -> int:
+        self.is_paused = True
+        if mode == "abort":
+            self.aborted += self.core
+            self.core.clear()
+            self._changed.set()
+        await self._answer(f"pause {mode}")
+        return self.received + bool(self.aborted)
+
+    async def resume(self) -> None:
+        await self._answer("resume")
+        self.is_paused = False
+        self._changed.set()
+
+    async def sleep(self, level: int) -> None:
+        await self._answer(f"sleep {level}")
+
+    async def wake_up(self, tags: Sequence[str]) -> None:
+        await self._answer(f"wake_up {','.join(tags)}")
+
+    async def reset_prefix_cache(self, *, with_running: bool) -> bool:
+        await self._answer(f"reset_prefix_cache {with_running}")
+        return with_running or not self.core
+
+    async def reset_mm_cache(self) -> None:
+        await self._answer("reset_mm_cache")
+
+    async def reset_encoder_cache(self) -> None:
+        await self._answer("reset_encoder_cache")
+
+    async def run_in_workers(
+        self, method: str, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> list[tuple[bool, object]]:
+        await self._answer(f"run {method} {tuple(args)} {dict(kwargs)}")
+        return self.answers
+
+    async def profile(self, *, is_start: bool) -> None:
+        await self._answer(f"profile {is_start}")
+
+    async def add_lora(self, adapter: Adapter) -> bool:
+        await self._answer(f"add_lora {adapter.name}")
+        self.loras.add(adapter.number)
         return True
+
+    async def remove_lora(self, adapter: Adapter) -> bool:
+        await self._answer(f"remove_lora {adapter.name}")
+        if adapter.number not in self.loras:
+            return False
+        self.loras.remove(adapter.number)
+        return True
+
+    async def list_loras(self) -> frozenset[int]:
+        await self._answer("list_loras")
+        return frozenset(self.loras)
 
     def shutdown(self, timeout_s: float) -> None:
         self.is_shut_down = True

@@ -190,6 +190,12 @@ def forever_or_letters(item: Text) -> Iterator[object]:
     yield from forever(item) if item is FOREVER else letters(item)
 
 
+async def async_forever_or_letters(item: object) -> AsyncIterator[object]:
+    async for output in async_forever(item) if item is FOREVER else async_letters(item):
+        await asyncio.sleep(0)
+        yield output
+
+
 async def async_with_cleanup(item: object) -> AsyncIterator[object]:
     try:
         yield item

@@ -109,10 +109,10 @@ class TestThreadsConformance(TestThreadedConformance):
 
 
 class TestAsyncConformance(FunctionConformance):
-    function = "async_letters"
+    function = "async_forever_or_letters"
 
     def long_sample(self) -> SampleJob:
-        return SampleJob((Stuck(),))
+        return SampleJob((hosted.FOREVER,))
 
 
 class TestAsyncWithLittleRoomConformance(TestAsyncConformance):

@@ -321,7 +321,7 @@ async def test_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     backend, _ = await loaded(monkeypatch)
     assert await backend.call("check_health", {}) is True
     assert await backend.call("reset_prefix_cache", {}) is True
-    with pytest.raises(InvalidRequestError, match="'check_health' takes no arguments"):
+    with pytest.raises(InvalidRequestError, match=r"check_health\.a: is unknown"):
         await backend.call("check_health", {"a": 1})
     await backend.close()
 

@@ -8,6 +8,7 @@ from podium.backends.vllm.options import VllmOptions
 from podium.backends.vllm.prompts import PromptRenderer
 from podium.errors import InvalidRequestError
 from podium.payloads import Text
+from podium.prompts import Continuation, TokenPrompt
 
 
 class SpellingTokenizer:
@@ -58,6 +59,17 @@ def test_messages_are_a_chat_in_any_case() -> None:
 
 def test_token_ids_go_as_they_are() -> None:
     assert render((72, 105)) == "Hi"
+    assert render(TokenPrompt((72, 105)), chat=True) == "Hi"
+
+
+@pytest.mark.rule("ORCH-INV-239")
+def test_the_beginning_of_an_answer_stands_behind_the_whole_prompt() -> None:
+    """Behind the template's own words, so that the model goes on as if it had never stopped."""
+    beginning = tuple(map(ord, "Good"))
+    assert render(Continuation("Hello", beginning), chat=True, system_prompt="S") == "system:S;user:Hello;>Good"
+    assert render(Continuation(({"role": "user", "content": "Hi"},), beginning)) == "user:Hi;>Good"
+    assert render(Continuation(TokenPrompt((72, 105)), beginning)) == "HiGood"
+    assert render(Continuation("Hello", ())) == "Hello"
 
 
 @pytest.mark.parametrize(
@@ -73,6 +85,10 @@ def test_token_ids_go_as_they_are() -> None:
         ((3.5,), "the prompt is a float; give a text, chat messages (role and content), or token ids"),
         ((True,), "the prompt is a bool"),
         (([],), "the prompt is a list"),
+        ((TokenPrompt(()),), "the prompt is a tuple"),
+        ((Continuation("abcdef", (1, 2, 3, 4)),), "the prompt has 10 tokens; this model takes at most 9"),
+        ((Continuation("a", (1, 128)),), "token id 128 is not in the model's vocabulary"),
+        (("a", Continuation("a", (1,))), "of several kinds (Continuation, str)"),
         (("a", (1,)), "of several kinds (str, tuple)"),
         (([{"role": "jester", "content": "x"}],), "does not take these messages: jesters are not allowed;"),
         (

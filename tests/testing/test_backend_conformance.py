@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import pytest
 
 from podium.core.events import JobOutput
 from podium.core.identity import JobKey, Payload
 from podium.payloads import Audio, Image, Text
-from podium.ports.stage_backend import BackendOutput
+from podium.ports.stage_backend import BackendOutput, StageTask
 from podium.testing.backend_conformance import BackendConformance, begins_with, is_same
 from podium.testing.fake_backend import FakeBackend, FakeOptions
 from tests.testing import test_fake_backend as fakes
@@ -66,6 +67,84 @@ class AnswersAnything(FakeBackend):
         return None
 
 
+class PausesInName(FakeBackend):
+    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
+        return None if method == "pause" else await super().call(method, arguments)
+
+
+class PausesTooEarly(FakeBackend):
+    """It leaves what a step made for later."""
+
+    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
+        value = await super().call(method, arguments)
+        if arguments.get("mode") == "keep":
+            for job in self.tasks:
+                self.produce(job, Text("late"))
+        return value
+
+
+class DropsNewcomers(FakeBackend):
+    def submit(self, task: StageTask) -> None:
+        super().submit(task)
+        if self.paused is not None:
+            del self._jobs[task.job]
+
+
+class AbortsInSilence(FakeBackend):
+    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
+        if arguments.get("mode") == "abort":
+            self._jobs.clear()
+        return await super().call(method, arguments)
+
+
+class WaitsForNobody(FakeBackend):
+    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
+        if arguments.get("mode") == "wait":
+            arguments = {"mode": "keep"}
+        return await super().call(method, arguments)
+
+
+class ResumesAfterThePause(FakeBackend):
+    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
+        if method == "resume":
+            await self.wait_until(lambda: self._pausing is self.paused)
+        return await super().call(method, arguments)
+
+
+class SleepsAtWork(FakeBackend):
+    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
+        if method == "sleep" and self.paused is None:
+            return None
+        return await super().call(method, arguments)
+
+
+class WakesToWork(FakeBackend):
+    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
+        value = await super().call(method, arguments)
+        if method == "wake_up" and not self.asleep:
+            await super().call("resume", {})
+        return value
+
+
+class CannotReset(FakeBackend):
+    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
+        return False if method.startswith("reset") else await super().call(method, arguments)
+
+
+class TakesAnyMode(FakeBackend):
+    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
+        return await super().call(method, {"mode": "keep"} if arguments.get("mode") == "sideways" else arguments)
+
+
+class DeclaresNoLevels(FakeBackend):
+    capabilities = msgspec.structs.replace(FakeBackend.capabilities, sleep_levels={})
+
+
+class AnswersAfterItsEnd(FakeBackend):
+    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
+        return None if method == "resume" else await super().call(method, arguments)
+
+
 class TakesAnyParameter(FakeBackend):
     @classmethod
     def parse_params(cls, options: Payload, values: Mapping[str, object]) -> FakeOptions:  # type: ignore[override]
@@ -102,6 +181,19 @@ class NeverClosed(FakeBackend):
         (RefusesSecondStop, BackendConformance.test_a_stop_may_be_repeated),
         (RefusesSecondStop, BackendConformance.test_calls_for_unknown_jobs_change_nothing),
         (AnswersAnything, BackendConformance.test_an_unknown_call_is_refused),
+        (PausesInName, BackendConformance.test_nothing_starts_during_a_pause),
+        (DropsNewcomers, BackendConformance.test_nothing_starts_during_a_pause),
+        (PausesTooEarly, BackendConformance.test_what_is_kept_stands_still_and_goes_on),
+        (AbortsInSilence, BackendConformance.test_an_aborting_pause_ends_what_runs),
+        (WaitsForNobody, BackendConformance.test_a_pause_that_waits_does_not_keep_a_resume),
+        (ResumesAfterThePause, BackendConformance.test_a_pause_that_waits_does_not_keep_a_resume),
+        (SleepsAtWork, BackendConformance.test_a_wake_up_takes_memory_back_and_starts_nothing),
+        (WakesToWork, BackendConformance.test_a_wake_up_takes_memory_back_and_starts_nothing),
+        (CannotReset, BackendConformance.test_caches_are_reset),
+        (TakesAnyMode, BackendConformance.test_a_mode_that_is_not_offered_is_refused),
+        (DeclaresNoLevels, BackendConformance.test_what_is_declared_of_calls_fits_together),
+        (AnswersAfterItsEnd, BackendConformance.test_close_ends_calls_that_wait),
+        (AnswersAfterItsEnd, BackendConformance.test_pauses_and_resumes_may_be_repeated),
         (TakesAnyParameter, BackendConformance.test_unknown_parameters_are_refused),
         (TakesAnyOption, BackendConformance.test_unknown_options_are_refused),
         (KeepsJobs, BackendConformance.test_many_jobs_leave_nothing),

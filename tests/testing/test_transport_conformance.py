@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from podium.core.effects import FeedJob, StopJob
+from podium.core.effects import CallReplica, FeedJob, StopJob
 from podium.core.events import Event, ReplicaLost, StageFailed, StageProduced, StageStarted, StageStopped
 from podium.errors import ErrorKind
 from podium.ports.stage_backend import Placement
@@ -91,7 +91,8 @@ class SpeaksAfterClose(Wrapped):
         self.sink(StageStarted(REPLICA, self.last))
 
     def post(self, command: StageCommand) -> None:
-        self.last = command.job
+        if not isinstance(command, CallReplica):
+            self.last = command.job
         super().post(command)
 
 

@@ -15,11 +15,14 @@ from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
 
-from podium.backends.function_runs import InlineRun, LoopRun, Run, RunTable, Style, ThreadRun, style_of
+from podium.backends.function_runs import InlineRun, LoopRun, Run, RunTable, Style, style_of
+from podium.backends.function_threads import ThreadRun
+from podium.backends.pausing import NoArguments, Turns, read_pause
 from podium.backends.worker_threads import WorkerThreads
 from podium.core.graph import DELIVERABLE, StageKind
 from podium.core.identity import JobKey, Payload
-from podium.errors import ConfigurationError, Fault, InvalidRequestError, StartError
+from podium.core.operations import PauseMode
+from podium.errors import ConfigurationError, Fault, InvalidRequestError, StartError, UnsupportedError
 from podium.options import check_callable, import_object, read_options, read_params
 from podium.ports.stage_backend import BackendDead, BackendOutput, Capabilities, Placement, StageTask
 from podium.stage_function import StageFunction
@@ -28,6 +31,7 @@ logger = logging.getLogger("podium")
 
 Hosted: TypeAlias = Callable[..., object] | StageFunction
 
+PAUSE_MODES = frozenset(PauseMode)
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -58,6 +62,7 @@ class FunctionBackend:
         streams_input=True,
         partial_on_stop=True,
         placement=Placement.LOOP,
+        pause_modes=PAUSE_MODES,
     )
 
     def __init__(self, stage: str, options: Payload) -> None:
@@ -66,7 +71,10 @@ class FunctionBackend:
         self._stage = stage
         self._options = options
         self._threads = WorkerThreads(f"podium-{stage}", options.workers)
-        self._runs = RunTable()
+        self._turns = Turns(stage)
+        self._is_paused = False
+        self._newcomers: set[JobKey] = set()  # of the time of a pause
+        self._runs = RunTable(self._turns.note_change)
         self._group = asyncio.TaskGroup()  # open from load to close; its tasks catch everything themselves
         self._hosted: Hosted | None = None
         self._style = Style.PLAIN
@@ -139,6 +147,9 @@ class FunctionBackend:
             raise ValueError(f"job {task.job} was submitted before")
         run = self._open(task, self._hosted)
         self._runs.add(run)
+        if self._is_paused:
+            self._newcomers.add(task.job)
+            run.hold()
         if task.inputs:
             run.feed(task.inputs)
         if not task.input_open:
@@ -181,15 +192,57 @@ class FunctionBackend:
             return None
         await run.stop()
         self._runs.remove(job)
+        self._newcomers.discard(job)
         return run.everything
 
     async def next_outputs(self) -> Sequence[BackendOutput]:
         """Wait for outputs of any job; everything that there is."""
         return await self._runs.take()
 
-    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:  # noqa: ARG002 - the port's shape
-        """A hosted function has no control calls: every method is refused."""
-        raise InvalidRequestError.because(f"method: a function stage has no '{method}'; call none", stage=self._stage)
+    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
+        """`pause` and `resume`: a step is one call, or one output of a generator; what runs is the last one.
+
+        A hosted function has no other calls.
+        """
+        if self._is_closed:
+            raise BackendDead("the backend is closed")
+        if method == "pause":
+            await self._pause(read_pause(arguments, PAUSE_MODES, self._stage))
+        elif method == "resume":
+            read_params(NoArguments, arguments, "resume")
+            await self._resume()
+        else:
+            message = f"stage '{self._stage}' is a function, which has no call '{method}'; it has pause and resume"
+            raise UnsupportedError.because(message, stage=self._stage)
+        return None
+
+    async def _pause(self, mode: PauseMode) -> None:
+        self._is_paused = True
+        async with self._turns.take():
+            for run in [run for run in self._runs if run.job not in self._newcomers]:
+                match mode:
+                    case PauseMode.KEEP:
+                        run.hold()
+                    case PauseMode.WAIT:
+                        run.release()
+                    case PauseMode.ABORT:
+                        run.abort()
+            await self._turns.wait(self._is_at_rest if mode is PauseMode.KEEP else self._is_drained)
+
+    async def _resume(self) -> None:
+        async with self._turns.take():
+            self._is_paused = False
+            self._newcomers.clear()
+            for run in list(self._runs):
+                run.release()
+
+    def _is_at_rest(self) -> bool:
+        if self._is_closed:
+            raise BackendDead("the backend is closed")
+        return self._runs.is_at_rest
+
+    def _is_drained(self) -> bool:
+        return self._is_at_rest() and all(run.job in self._newcomers for run in self._runs)
 
     async def close(self) -> None:
         """Stop every job, let the function release what it holds, and end the threads."""

@@ -1,4 +1,4 @@
-"""One hosted callable at work on one job: inline, as a coroutine on the loop, or step by step in worker threads.
+"""One hosted callable at work on one job: inline or as a coroutine on the loop (for threads see `function_threads`).
 
 Each way shares how outputs leave (`Run`, `RunTable`) and how foreign exceptions become one failed job. What is hosted,
 and the life of the backend, is not known here.
@@ -14,12 +14,11 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from enum import Enum, auto
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from types import AsyncGeneratorType, CoroutineType
 from typing import cast
 
 import msgspec
 
-from podium.backends.worker_threads import WorkerThreads, post
 from podium.core.events import Finish, FinishReason, JobOutput
 from podium.core.identity import JobKey, Payload
 from podium.errors import ErrorKind, ErrorRecord, InvalidRequestError, Scope
@@ -55,7 +54,9 @@ def style_of(function: Callable[..., object]) -> Style:
 class RunTable:
     """The runs of one backend, and what left them: it waits here for `take`, as one batch for each run."""
 
-    def __init__(self) -> None:
+    def __init__(self, note_change: Callable[[], None]) -> None:
+        """`note_change` is called whenever a run comes to rest, is taken or is forgotten."""
+        self.note_change = note_change
         self._runs: dict[JobKey, Run] = {}
         self._listed: list[Run] = []
         self._is_ready = asyncio.Event()
@@ -63,6 +64,14 @@ class RunTable:
 
     def __len__(self) -> int:
         return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs.values())
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no step runs, and all outputs were taken."""
+        return not self._listed and all(run.is_resting for run in self._runs.values())
 
     def add(self, run: Run) -> None:
         """Keep `run` until its end was taken, or it is removed."""
@@ -75,6 +84,7 @@ class RunTable:
     def remove(self, job: JobKey) -> None:
         """Forget `job`."""
         self._runs.pop(job, None)
+        self.note_change()
 
     def list(self, run: Run) -> None:
         """Have `run` in the next batch."""
@@ -88,7 +98,9 @@ class RunTable:
                 raise BackendDead("the backend is closed")
             self._is_ready.clear()
             await self._is_ready.wait()
-        return self._take_listed()
+        outputs = self._take_listed()
+        self.note_change()
+        return outputs
 
     def _take_listed(self) -> Sequence[BackendOutput]:
         listed, self._listed = self._listed, []
@@ -106,6 +118,7 @@ class RunTable:
         self._take_listed()
         self._runs.clear()
         self._is_ready.set()
+        self.note_change()
 
 
 class Run(ABC):
@@ -119,12 +132,13 @@ class Run(ABC):
         self._max_buffered = max_buffered
         self._items: deque[Payload] = deque()
         self._input_ended = False
+        self._is_held = False
         self._is_stopping = False
         self._served = 0
         self._outputs: list[Payload] = []
         self._handed_over: list[Payload] = []
         self._sequence = 0
-        self._doom: ErrorRecord | None = None  # what the end will be, once no step runs
+        self._doom: Finish | ErrorRecord | None = None  # what the end will be, once no step runs
         self._end: Finish | ErrorRecord | None = None
         self._is_listed = False
         self._taken = asyncio.Event()
@@ -170,6 +184,28 @@ class Run(ABC):
         self._interrupt()
         await self._wait_rest()
 
+    def hold(self) -> None:
+        """Start no step until `release`; one that runs is the last."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Go on, if it was held."""
+        if self._is_held:
+            self._is_held = False
+            if not self._is_over:
+                self._advance()
+
+    def abort(self) -> None:
+        """End with what there is, as soon as no step runs."""
+        if not self._is_over:
+            self._doom = Finish(FinishReason.ABORT, {"items": self._served})
+            self._interrupt()
+
+    @property
+    @abstractmethod
+    def is_resting(self) -> bool:
+        """Whether no step runs, nor will one that has not been allowed since."""
+
     @property
     def _is_over(self) -> bool:
         return self._is_stopping or self._doom is not None or self.has_ended
@@ -191,6 +227,7 @@ class Run(ABC):
         if self._doom is not None and not (self._is_stopping or self.has_ended):
             self._end = self._doom
             self._list()
+        self._table.note_change()
 
     def take(self) -> list[BackendOutput]:
         """Hand over everything that is complete, in order."""
@@ -256,14 +293,18 @@ class InlineRun(Run):
     """Calls the function where the input arrives: for code that returns at once."""
 
     def _advance(self) -> None:
-        while self._items and not self._is_over:
+        while self._items and not (self._is_over or self._is_held):
             self._serve_item(self._items.popleft())
-        if self._input_ended and not self._is_over:
+        if self._input_ended and not (self._is_over or self._is_held):
             self._finish()
+
+    @property
+    def is_resting(self) -> bool:
+        return True  # a call ends where it began
 
     def _serve_item(self, item: Payload) -> None:
         try:
-            result = _check_plain(self._serve(item))
+            result = check_plain(self._serve(item))
             if not isinstance(result, Iterator):
                 self._emit(result)
             else:
@@ -300,23 +341,41 @@ class LoopRun(Run):
         super().__init__(stage, job, serve, table, max_buffered)
         self._style = style
         self._wake = asyncio.Event()
+        self._is_waiting = True
         self._task = group.create_task(self._serve_items(), name=f"{stage} {job}")
         self._task.add_done_callback(lambda _task: self._come_to_rest())
 
     def _advance(self) -> None:
         self._wake.set()
 
+    @property
+    def is_resting(self) -> bool:
+        return self._task.done() or self._is_waiting
+
+    async def _wait_wake(self) -> None:
+        self._wake.clear()
+        self._is_waiting = True
+        self._table.note_change()
+        await self._wake.wait()
+        self._is_waiting = False
+
+    async def _may_go_on(self) -> bool:
+        """Wait while it is held; whether there is still something to do."""
+        while self._is_held and not self._is_over:
+            await self._wait_wake()
+        return not self._is_over
+
     async def _serve_items(self) -> None:
         try:
-            while not self._is_over:
+            self._is_waiting = False
+            while await self._may_go_on():
                 if self._items:
                     await self._serve_item(self._items.popleft())
                     self._served += 1
                 elif self._input_ended:
                     self._finish()
                 else:
-                    self._wake.clear()
-                    await self._wake.wait()
+                    await self._wait_wake()
         except asyncio.CancelledError as error:
             if not self._is_over:
                 self._fail(error)
@@ -330,10 +389,10 @@ class LoopRun(Run):
         async with aclosing(cast("AsyncGenerator[Payload, None]", self._serve(item))) as outputs:
             async for output in outputs:
                 self._emit(output)
-                if self._is_over:
-                    return
-                if len(self._outputs) >= self._max_buffered:
+                if len(self._outputs) >= self._max_buffered and not self._is_over:
                     await self._wait_taken()
+                if not await self._may_go_on():
+                    return
 
     def _interrupt(self) -> None:
         self._task.cancel()
@@ -343,106 +402,7 @@ class LoopRun(Run):
             await asyncio.wait({self._task})
 
 
-class ThreadRun(Run):
-    """Runs blocking code step by step in worker threads: one call, or one output of a generator.
-
-    A job is in one thread at a time, and lets others have the thread between two steps. `_results` and the front of
-    `_items` belong to the thread while `_is_scheduled`, to the loop otherwise.
-    """
-
-    def __init__(
-        self, stage: str, job: JobKey, serve: Serve, table: RunTable, max_buffered: int, *, threads: WorkerThreads
-    ) -> None:
-        super().__init__(stage, job, serve, table, max_buffered)
-        self._threads = threads
-        self._loop = asyncio.get_running_loop()
-        self._results: Iterator[Payload] | None = None
-        self._is_scheduled = False
-        self._rested = asyncio.Event()
-        self._made = 0
-
-    def _advance(self) -> None:
-        if self._is_scheduled:
-            return
-        if self._can_step():
-            self._is_scheduled = True
-            self._threads.put(self._work)
-        elif self._input_ended and self._results is None and not self._items:
-            self._finish()
-
-    def _can_step(self) -> bool:
-        has_work = self._results is not None or bool(self._items)
-        return has_work and self._made - self._sequence < self._max_buffered
-
-    def _work(self) -> None:
-        """In a worker thread: steps, until there is nothing to do or another job waits for the thread."""
-        while True:
-            output, error = self._step()
-            if error is not None or self._is_over or self._threads.is_contended or not self._can_step():
-                post(self._loop, self._on_rest, output, error)
-                return
-            post(self._loop, self._emit, output)
-
-    def _step(self) -> tuple[Payload, BaseException | None]:
-        output: Payload = None
-        try:
-            if self._is_over:
-                self._close_results()
-            elif self._results is None:
-                result = _check_plain(self._serve(self._items.popleft()))
-                if isinstance(result, Iterator):
-                    self._results = result
-                else:
-                    output = result
-            if self._results is not None:
-                output = next(self._results, _EXHAUSTED)
-        except BaseException as error:  # noqa: BLE001 - hosted code may raise anything; it fails its own job
-            self._results = None
-            return None, error
-        if self._results is None or output is _EXHAUSTED:
-            self._results = None
-            self._served += 1
-        if output is _EXHAUSTED:
-            output = None
-        self._made += output is not None
-        return output, None
-
-    def _close_results(self) -> None:
-        results, self._results = self._results, None
-        if isinstance(results, GeneratorType):
-            results.close()
-
-    def _on_rest(self, output: Payload, error: BaseException | None) -> None:
-        self._emit(output)
-        if error is not None:
-            self._fail(error)
-        self._is_scheduled = False
-        if self._is_over:
-            self._interrupt()
-        else:
-            self._advance()
-
-    def _interrupt(self) -> None:
-        """A step cannot be interrupted: it is the last one. A generator is closed in the thread, as its code runs."""
-        if self._is_scheduled and self._threads.discard(self._work):
-            self._is_scheduled = False
-        if not self._is_scheduled and self._results is not None:
-            self._is_scheduled = True
-            self._threads.put(self._work, first=True)
-        if not self._is_scheduled:
-            self._come_to_rest()
-            self._rested.set()
-
-    async def _wait_rest(self) -> None:
-        while self._is_scheduled:
-            self._rested.clear()
-            await self._rested.wait()
-
-
-_EXHAUSTED = object()
-
-
-def _check_plain(result: object) -> object:
+def check_plain(result: object) -> object:
     """`result`, unless it would have to be awaited: then what was hosted hides that it is async."""
     if isinstance(result, CoroutineType | AsyncGeneratorType):
         if isinstance(result, CoroutineType):

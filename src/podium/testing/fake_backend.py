@@ -1,4 +1,4 @@
-"""A stage backend that does what a test tells it: by scripts among its input, or by hand.
+"""A stage backend that does what a test tells it: by scripts among its input and for its calls, or by hand.
 
 It needs no engine, no thread and no time. Scripts are plain data, so that they work wherever the backend runs; the
 methods for use by hand belong to the loop that the backend is on.
@@ -9,15 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
-from typing import ClassVar, NamedTuple
-
-import msgspec
+from typing import ClassVar, NamedTuple, NoReturn
 
 from podium.core.events import Finish, FinishReason, JobOutput
 from podium.core.graph import DELIVERABLE, StageKind
 from podium.core.identity import JobKey, Payload
-from podium.errors import ErrorKind, ErrorRecord, InvalidRequestError, Scope
+from podium.core.operations import PauseMode
+from podium.errors import (
+    ControlRejectedError,
+    ErrorKind,
+    ErrorRecord,
+    InvalidRequestError,
+    Scope,
+    SupersededError,
+    UnsupportedError,
+)
 from podium.options import read_options, read_params
 from podium.payloads import join
 from podium.ports.stage_backend import (
@@ -29,70 +35,26 @@ from podium.ports.stage_backend import (
     Placement,
     StageTask,
 )
+from podium.testing.fake_scripts import (
+    CALLS,
+    SLEEP_LEVELS,
+    Answer,
+    CallScript,
+    FakeOptions,
+    FakeParams,
+    Loading,
+    PauseArguments,
+    Script,
+    SleepArguments,
+    TagArguments,
+    Then,
+)
 
-
-class Then(StrEnum):
-    """What a job does after the outputs of a script."""
-
-    GO_ON = "go_on"
-    """Take the next input; finish at the end of the input."""
-
-    FINISH = "finish"
-    """Finish now, whatever input comes."""
-
-    HANG = "hang"
-    """Give nothing more, until it is stopped."""
-
-    FAIL = "fail"
-    """Fail, as a stage does that raised."""
-
-    REFUSE = "refuse"
-    """Raise InvalidRequestError from `submit` or `feed`."""
-
-    RAISE = "raise"
-    """Raise ValueError from `submit` or `feed`."""
-
-    DIE = "die"
-    """Take the whole backend down."""
-
-
-class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """An input item that says what to do. Any other item is given back as the output.
-
-    With `announce` the job is reported as taken up. Stopping it fails `stop_failures` times before it succeeds; with
-    `hang_stop` it does not return.
-    """
-
-    outputs: tuple[Payload, ...] = ()
-    then: Then = Then.GO_ON
-    announce: bool = False
-    stop_failures: int = 0
-    hang_stop: bool = False
-
-
-class Loading(StrEnum):
-    """What `load` does."""
-
-    SUCCEED = "succeed"
-    FAIL = "fail"
-    HANG = "hang"
-
-
-class FakeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """With `by_hand`, submitted input does nothing of its own: the test calls `produce`, `finish`, `fail`."""
-
-    load: Loading = Loading.SUCCEED
-    by_hand: bool = False
-
-
-class FakeParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters that mean nothing."""
-
-    seed: int = 0
+__all__ = ["Answer", "CallScript", "FakeBackend", "FakeOptions", "FakeParams", "Loading", "Script", "Then", "Told"]
 
 
 class Told(NamedTuple):
-    """One call that the backend got."""
+    """One call that the backend got; a control call has its arguments as the one input."""
 
     method: str
     job: JobKey | None = None
@@ -108,10 +70,18 @@ class _Job:
         self.is_silent = False
         self.is_stopping = False
         self.has_ended = False
+        self.is_newcomer = False
+        self.is_held = False
+        self.unplayed: list[Payload] = []
+        self.input_ended = False
 
 
 class FakeBackend:
-    """See `Script` for what jobs do. `told` has the last 100,000 calls; `tasks` the live jobs."""
+    """See `Script` for what jobs do, `CallScript` and `call` for what calls do.
+
+    `told` has the last 100,000 calls; `tasks` the live jobs. `paused` is the mode of a pause that was confirmed,
+    `asleep` what sleeps, `loras` the adapters that were added.
+    """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         kinds=frozenset(StageKind),
@@ -119,6 +89,10 @@ class FakeBackend:
         streams_input=True,
         partial_on_stop=True,
         placement=Placement.LOOP,
+        calls=CALLS,
+        pause_modes=frozenset(PauseMode),
+        sleep_levels=SLEEP_LEVELS,
+        irreversible_levels=frozenset({2}),
     )
 
     def __init__(self, stage: str = "fake", options: Payload = None) -> None:
@@ -132,6 +106,13 @@ class FakeBackend:
         self._death: str | None = None
         self.told: deque[Told] = deque(maxlen=100_000)
         self.methods: dict[str, Callable[[Mapping[str, Payload]], Payload]] = {}
+        self.paused: PauseMode | None = None
+        self.asleep: frozenset[str] = frozenset()
+        self.loras: dict[str, Payload] = {}
+        self._scripts = {method: deque(scripts) for method, scripts in self._options.calls.items()}
+        self._pausing: PauseMode | None = None
+        self._turn = 0
+        self._releases = 0
 
     def __repr__(self) -> str:
         return f"<FakeBackend {self._stage} jobs={len(self._jobs)} outbox={len(self._outbox)} dead={self._death}>"
@@ -171,6 +152,7 @@ class FakeBackend:
         if task.job in self._jobs:
             raise ValueError(f"job {task.job} was submitted before")
         job = self._jobs[task.job] = _Job(task)
+        job.is_newcomer = job.is_held = self._pausing is not None
         try:
             self._play(job, task.inputs)
         except (InvalidRequestError, ValueError):
@@ -224,12 +206,122 @@ class FakeBackend:
         return batch
 
     async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
-        """Run one of `methods`."""
-        self._tell(f"call {method}")
-        if method not in self.methods:
-            known = ", ".join(self.methods) or "nothing"
-            raise InvalidRequestError.because(f"method: unknown '{method}'; use {known}", stage=self._stage)
-        return self.methods[method](arguments)
+        """Do what the method's next script says, then what the method does.
+
+        That is one of `methods` where there is one. Pausing, sleeping and adapters change the state that can be looked
+        at; resets return True; a collective RPC, or an update of weights, returns its arguments, as from one worker.
+        """
+        self._tell(f"call {method}", inputs=(dict(arguments),))
+        if self._death is not None:
+            raise BackendDead(self._death)
+        value = await self._follow_script(method)
+        if method in self.methods:
+            return self.methods[method](arguments)
+        made = await self._do_call(method, arguments)
+        return made if value is None else value
+
+    async def _follow_script(self, method: str) -> Payload:
+        scripts = self._scripts.get(method)
+        script = scripts.popleft() if scripts else CallScript()
+        for _ in range(script.turns):
+            await asyncio.sleep(0)
+        releases = self._releases
+        while script.then is Answer.HANG and self._releases == releases and self._death is None:
+            await self._wait_change()
+        if script.then is Answer.DIE:
+            self._die("the script says so")
+        if self._death is not None:
+            raise BackendDead(self._death)
+        if script.then is Answer.FAIL:
+            raise RuntimeError(f"the fake backend was told to fail '{method}'")
+        if script.then is Answer.UNSUPPORTED:
+            raise UnsupportedError.because(f"the script says that '{method}' cannot be done", stage=self._stage)
+        return script.value
+
+    async def _do_call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
+        match method:
+            case "pause":
+                await self._pause(read_params(PauseArguments, arguments, "pause").mode)
+            case "resume":
+                self._resume()
+            case "sleep":
+                self._sleep(read_params(SleepArguments, arguments, "sleep"))
+            case "wake_up":
+                tags = frozenset(read_params(TagArguments, arguments, "wake_up").tags)
+                self.asleep -= tags or self.asleep
+            case "reset_prefix_cache" | "reset_mm_cache" | "reset_encoder_cache":
+                return True
+            case "collective_rpc" | "update_weights":
+                return [dict(arguments)]
+            case "add_lora":
+                self.loras[str(arguments.get("name"))] = arguments.get("path")
+            case "remove_lora":
+                self.loras.pop(str(arguments.get("name")), None)
+            case "list_loras":
+                return sorted(self.loras)
+            case "start_profile" | "stop_profile":
+                pass
+            case _:
+                known = ", ".join(sorted({"pause", "resume", *CALLS, *self.methods}))
+                raise UnsupportedError.because(
+                    f"the fake backend has no call '{method}'; use {known}", stage=self._stage
+                )
+        return None
+
+    async def _pause(self, mode: PauseMode) -> None:
+        self._turn += 1
+        turn, self._pausing, self.paused = self._turn, mode, None
+        for job in [job for job in self._jobs.values() if not job.is_newcomer]:
+            job.is_held = mode is PauseMode.KEEP
+            if mode is PauseMode.ABORT:
+                self.finish(job.task.job, FinishReason.ABORT)
+            elif mode is PauseMode.WAIT:
+                self._play_held(job)
+        self._change()
+        while self._outbox or (mode is not PauseMode.KEEP and any(not job.is_newcomer for job in self._jobs.values())):
+            await self._wait_change()
+            if self._death is not None:
+                raise BackendDead(self._death)
+            if self._turn != turn:
+                record = ErrorRecord(
+                    kind=ErrorKind.SUPERSEDED, scope=Scope.REPLICA, stage=self._stage, message="a later call took over"
+                )
+                raise SupersededError(record)
+        self.paused = mode
+
+    def _resume(self) -> None:
+        if self.asleep:
+            self._reject("it sleeps; wake it up first")
+        self._turn += 1
+        self.paused = self._pausing = None
+        for job in list(self._jobs.values()):
+            job.is_newcomer = job.is_held = False
+            self._play_held(job)
+        self._change()
+
+    def _sleep(self, wanted: SleepArguments) -> None:
+        tags = SLEEP_LEVELS.get(wanted.level)
+        if tags is None or not tags.issuperset(wanted.tags):
+            message = f"the fake backend cannot sleep at level {wanted.level} with {wanted.tags}"
+            raise UnsupportedError.because(message, stage=self._stage)
+        if self.paused is None:
+            self._reject("it works; pause it first")
+        self.asleep |= frozenset(wanted.tags) or tags
+
+    def _reject(self, why: str) -> NoReturn:
+        message = f"stage '{self._stage}': {why}"
+        kind = ErrorKind.CONTROL_REJECTED
+        raise ControlRejectedError(ErrorRecord(kind=kind, scope=Scope.REPLICA, stage=self._stage, message=message))
+
+    def _play_held(self, job: _Job) -> None:
+        """Do what came while the job stood still."""
+        unplayed, job.unplayed = job.unplayed, []
+        try:
+            self._play(job, unplayed)
+        except (InvalidRequestError, ValueError) as error:
+            self.fail(job.task.job, str(error))
+        if job.input_ended and job.task.job in self._jobs:
+            self._end_input(job)
 
     async def close(self) -> None:
         """Forget everything; what waits is told."""
@@ -281,6 +373,15 @@ class FakeBackend:
         """By hand: be gone for good. What was not taken is lost."""
         self._die(reason)
 
+    def script_calls(self, method: str, *scripts: CallScript) -> None:
+        """By hand: say what the next calls of a method do."""
+        self._scripts.setdefault(method, deque()).extend(scripts)
+
+    def release_calls(self) -> None:
+        """By hand: let the calls that hang return."""
+        self._releases += 1
+        self._change()
+
     def release_stops(self) -> None:
         """By hand: let the stops that hang return."""
         for job in self._jobs.values():
@@ -294,6 +395,9 @@ class FakeBackend:
 
     def _play(self, job: _Job, inputs: Sequence[Payload]) -> None:
         assert isinstance(self._options, FakeOptions)
+        if job.is_held:
+            job.unplayed += inputs
+            return
         for item in () if self._options.by_hand else inputs:
             if job.has_ended or job.is_silent or job.is_stopping:
                 return
@@ -325,7 +429,8 @@ class FakeBackend:
 
     def _end_input(self, job: _Job) -> None:
         assert isinstance(self._options, FakeOptions)
-        if not (self._options.by_hand or job.is_silent):
+        job.input_ended = True
+        if not (self._options.by_hand or job.is_silent or job.is_held):
             self.finish(job.task.job)
 
     def _has_untaken(self, job: JobKey) -> bool:

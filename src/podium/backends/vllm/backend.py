@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from podium.backends.vllm import options as vllm_options
+from podium.backends.vllm.control import CALLS, IRREVERSIBLE_LEVELS, PAUSE_MODES, SLEEP_LEVELS, Control
 from podium.backends.vllm.engine import Engine, client_errors
 from podium.backends.vllm.jobs import RunningJob
 from podium.backends.vllm.options import VllmOptions, VllmParams
@@ -27,6 +28,7 @@ from podium.tasks import OwnedTask
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
+    from vllm.v1.engine import EngineCoreRequest
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,10 @@ class VllmBackend:
         streams_input=False,
         partial_on_stop=True,
         placement=Placement.THREAD,
+        calls=CALLS,
+        pause_modes=PAUSE_MODES,
+        sleep_levels=SLEEP_LEVELS,
+        irreversible_levels=IRREVERSIBLE_LEVELS,
     )
 
     @classmethod
@@ -74,6 +80,8 @@ class VllmBackend:
         self._jobs: dict[JobKey, RunningJob] = {}
         self._by_name: dict[str, RunningJob] = {}
         self._ready: dict[JobKey, RunningJob] = {}
+        self._held: dict[JobKey, EngineCoreRequest] = {}
+        self._control = Control(stage, self)
         self._something_ready = asyncio.Event()
         self._unsent: asyncio.Queue[_Message] = asyncio.Queue(_MAX_UNSENT)
         self._received = asyncio.Event()
@@ -116,22 +124,27 @@ class VllmBackend:
 
     def submit(self, task: StageTask) -> None:
         """Take a job. Raises InvalidRequestError for a prompt or parameters that the model cannot take."""
-        engine = self._live_engine()
+        engine = self.engine()
         if task.input_open:
             raise InvalidRequestError.because("this backend takes a prompt as a whole", stage=self._stage)
         if task.job in self._jobs:
             raise ValueError(f"job {task.job} runs already")
-        if self._unsent.full():
+        if self._unsent.qsize() + len(self._held) >= _MAX_UNSENT:
             raise RuntimeError(f"{_MAX_UNSENT} messages wait to be sent to vLLM")
         params = task.params if isinstance(task.params, VllmParams) else VllmParams()
+        adapter = None if params.lora is None else self._control.adapters.find(params.lora)
         try:
-            request = engine.make_request(str(task.job), task.inputs, params)
+            request = engine.make_request(str(task.job), task.inputs, params, adapter)
         except client_errors() as error:
             raise InvalidRequestError.because(str(error), stage=self._stage) from error
         engine.register(request)
-        job = RunningJob(task.job, request.request_id, prompt_tokens=len(request.prompt_token_ids))
+        job = RunningJob(task.job, request.request_id, prompt_tokens=len(request.prompt_token_ids), lora=params.lora)
         self._jobs[task.job] = self._by_name[str(task.job)] = job
-        self._unsent.put_nowait(_Message(partial(engine.send, request), partial(self._after_send, job)))
+        self._control.adapters.note_begin(params.lora)
+        if self._control.holds_new_jobs:
+            self._held[task.job] = request
+        else:
+            self._send(job, request)
 
     def feed(self, job: JobKey, inputs: Sequence[Payload]) -> None:  # noqa: ARG002 - the port's shape
         """Jobs are submitted with all of their input; raises ValueError for a running one."""
@@ -173,20 +186,12 @@ class VllmBackend:
         for job in ready:
             if job.is_over and not job.stopping.locked():
                 self._forget(job)
+        self._control.note_change()
         return outputs
 
     async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
-        """Control calls: `check_health` and `reset_prefix_cache`, both without arguments."""
-        engine = self._live_engine()
-        if method not in {"check_health", "reset_prefix_cache"}:
-            known = "check_health, reset_prefix_cache"
-            raise InvalidRequestError.because(f"vLLM has no call '{method}'; use one of: {known}", stage=self._stage)
-        if arguments:
-            raise InvalidRequestError.because(f"'{method}' takes no arguments", stage=self._stage)
-        if method == "reset_prefix_cache":
-            return await engine.reset_prefix_cache()
-        await engine.confirm()
-        return True
+        """A control call: see `control`."""
+        return await self._control.call(method, arguments)
 
     async def close(self) -> None:
         """End the engine and its processes, by force if need be. Idempotent; safe while `load` runs."""
@@ -205,7 +210,7 @@ class VllmBackend:
                 engine = self._starting.outcome.result()
         await self._receiver.close()
         await self._sender.close()
-        for table in (self._jobs, self._by_name, self._ready):
+        for table in (self._jobs, self._by_name, self._ready, self._held):
             table.clear()
         if engine is not None:
             shutdown = partial(engine.shutdown, self._options.close_timeout_s)
@@ -214,12 +219,39 @@ class VllmBackend:
     def _note_failed_close(self, error: BaseException) -> None:
         log.error("the vLLM engine of stage '%s' did not close well", self._stage, exc_info=error)
 
-    def _live_engine(self) -> Engine:
+    def engine(self) -> Engine:
+        """The live engine; raises BackendDead."""
         if self._dead is not None:
             raise self._dead
         if self._engine is None:
             raise BackendDead(f"the engine of stage '{self._stage}' was not loaded")
         return self._engine
+
+    async def send_all(self) -> None:
+        """Wait until everything posted before is sent to the engine."""
+        self.engine()
+        sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await self._unsent.put(_Message(_nothing, partial(_settle, sent)))
+        await sent
+
+    def send_held(self) -> None:
+        """Send the jobs that were held."""
+        held, self._held = self._held, {}
+        for key, request in held.items():
+            self._send(self._jobs[key], request)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all jobs but those that are held are over and taken."""
+        return len(self._jobs) == len(self._held)
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether all outputs were taken."""
+        return not self._ready
+
+    def _send(self, job: RunningJob, request: EngineCoreRequest) -> None:
+        self._unsent.put_nowait(_Message(partial(self.engine().send, request), partial(self._after_send, job)))
 
     def _die(self, dead: BackendDead) -> None:
         """No more outputs will come: wake everybody who waits."""
@@ -232,6 +264,7 @@ class VllmBackend:
             self._engine.fail_calls(dead)
         self._something_ready.set()
         self._received.set()
+        self._control.note_change()
 
     def _lose(self, error: BaseException) -> None:
         """Whatever ends the sender or the receiver is the end of the engine."""
@@ -240,7 +273,7 @@ class VllmBackend:
         self._die(dead)
 
     async def _receive_all(self) -> None:
-        engine = self._live_engine()
+        engine = self.engine()
         while True:
             outputs, aborts = await engine.receive()
             if aborts:  # they met a stop text, which only this side knows of
@@ -306,20 +339,27 @@ class VllmBackend:
         self._something_ready.set()
 
     def _forget(self, job: RunningJob) -> None:
-        self._jobs.pop(job.key, None)
+        if self._jobs.pop(job.key, None) is not None:
+            self._control.adapters.note_end(job.lora)
         self._by_name.pop(str(job.key), None)
         self._ready.pop(job.key, None)
+        self._held.pop(job.key, None)
+        self._control.note_change()
 
     async def _stop_in_engine(self, job: RunningJob) -> None:
         """Stop a job in the engine, then in the output processor; when it raises, nothing was forgotten."""
         if job.is_over:
             return
-        engine = self._live_engine()
+        engine = self.engine()
+        if job.key in self._held:  # the engine has never heard of it
+            engine.forget(job.request_id)
+            del self._held[job.key]
+            return
         timeout_s = self._options.stop_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 await self._send_abort(engine, job.request_id)
-                await self._wait_received(engine, await engine.confirm())
+                await self.wait_received(await engine.confirm())
         except TimeoutError as error:
             message = f"vLLM did not confirm within {timeout_s:g} s that it stopped '{job.key.request}'; stop it again"
             record = self._record(job, ErrorKind.STOP_UNCONFIRMED, message, "stop confirmation")
@@ -335,11 +375,9 @@ class VllmBackend:
         await self._unsent.put(_Message(partial(engine.send_abort, [request_id]), partial(_settle, sent)))
         await sent
 
-    async def _wait_received(self, engine: Engine, count: int) -> None:
+    async def wait_received(self, count: int) -> None:
         """Wait until so many batches of outputs were taken in."""
-        while engine.received < count:
-            if self._dead is not None:
-                raise self._dead
+        while self.engine().received < count:
             self._received.clear()
             await self._received.wait()
 
@@ -350,6 +388,10 @@ class VllmBackend:
                 await job.taken.wait()
         except TimeoutError:
             log.warning("outputs of %s were not taken within %g s before its stop", job.key, _DELIVERY_TIMEOUT_S)
+
+
+async def _nothing() -> None:
+    """Send nothing: whoever posted it hears when everything before is sent."""
 
 
 def _settle(future: asyncio.Future[None], error: Exception | None) -> None:

@@ -6,12 +6,13 @@ With `start`, the only module that knows where things are in vLLM. It decides no
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from podium.backends.vllm.options import VllmParams
 from podium.backends.vllm.processes import ProcessTree
 from podium.backends.vllm.prompts import PromptRenderer
+from podium.backends.vllm.worker_calls import RUN
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
@@ -22,6 +23,22 @@ if TYPE_CHECKING:
     from vllm.v1.engine.output_processor import OutputProcessor
 
 _CONTEXT_END_S = 2.0
+
+
+class EngineFeatures(NamedTuple):
+    """What an engine was started with. `max_loras` adapters are kept; with 0 it takes none."""
+
+    max_loras: int = 0
+    can_profile: bool = False
+    can_free_memory: bool = False
+
+
+class Adapter(NamedTuple):
+    """A LoRA adapter; `number` is its name in the engine, never used twice."""
+
+    name: str
+    number: int
+    path: str
 
 
 class OutputCollector:
@@ -61,23 +78,32 @@ class Engine:
         outputs: OutputProcessor,
         renderer: BaseRenderer,
         prompts: PromptRenderer,
+        features: EngineFeatures,
     ) -> None:
         self._core = core
         self._inputs = inputs
         self._outputs = outputs
         self._renderer = renderer
         self._prompts = prompts
+        self.features = features
         self._collector = OutputCollector()
         self._tasks: tuple[str, ...] = ("generate",)
         self._received = 0
         self.processes = ProcessTree(core.resources.engine_manager.processes)
 
-    def make_request(self, name: str, inputs: Sequence[object], params: VllmParams) -> EngineCoreRequest:
+    def make_request(
+        self, name: str, inputs: Sequence[object], params: VllmParams, adapter: Adapter | None
+    ) -> EngineCoreRequest:
         """Make the request `name` of processed inputs. Raises InvalidRequestError, or what vLLM does not take."""
         from vllm.inputs.engine import tokens_input  # noqa: PLC0415 - with the engine only
 
-        prompt = tokens_input(self._prompts.render(inputs))
-        request = self._inputs.process_inputs(name, prompt, sampling_params(params), supported_tasks=self._tasks)
+        request = self._inputs.process_inputs(
+            name,
+            tokens_input(self._prompts.render(inputs)),
+            sampling_params(params),
+            supported_tasks=self._tasks,
+            lora_request=None if adapter is None else lora_request(adapter),
+        )
         self._inputs.assign_request_id(request)
         return request
 
@@ -101,6 +127,11 @@ class Engine:
         step that was scheduled before. Returns how many batches of outputs (see `received`) were made until then.
         """
         await self._core.collective_rpc_async("check_health")
+        return self._made
+
+    @property
+    def _made(self) -> int:
+        """How many batches of outputs came before the answer that was just received."""
         waiting: int = self._core.outputs_queue.qsize()
         return self._received + waiting
 
@@ -129,9 +160,66 @@ class Engine:
             if not call.done():
                 call.set_exception(error)
 
-    async def reset_prefix_cache(self) -> bool:
-        """Empty the cache of prompt prefixes; says whether it could."""
-        return bool(await self._core.reset_prefix_cache_async())
+    async def pause(self, mode: Literal["abort", "keep"]) -> int:
+        """Let the scheduler start nothing; return when no step runs any more: how many batches there were until then.
+
+        `abort` ends everything in the engine, and its outputs say so; with `keep` it stands still.
+        """
+        await self._core.pause_scheduler_async(mode, clear_cache=False)
+        return self._made
+
+    async def resume(self) -> None:
+        """Let the scheduler work again."""
+        await self._core.resume_scheduler_async()
+
+    async def sleep(self, level: int) -> None:
+        """Pause as with `keep`, and give up memory as vLLM's `level` says; at 0 none."""
+        if level:
+            await self._renderer.clear_mm_cache_async()
+        await self._core.sleep_async(level, "keep")
+
+    async def wake_up(self, tags: Sequence[str]) -> None:
+        """Take memory back. The scheduler stays as it is (see the guard)."""
+        await self._core.wake_up_async(list(tags))
+
+    async def reset_prefix_cache(self, *, with_running: bool) -> bool:
+        """Empty the cache of prompt prefixes; says whether it could.
+
+        What running requests hold keeps it from that, unless `with_running` makes them compute theirs anew.
+        """
+        return bool(await self._core.reset_prefix_cache_async(with_running, with_running))
+
+    async def reset_mm_cache(self) -> None:
+        """Empty the caches of processed pictures and sounds, on both sides."""
+        await self._renderer.clear_mm_cache_async()
+        await self._core.reset_mm_cache_async()
+
+    async def reset_encoder_cache(self) -> None:
+        """Empty the cache of encoder outputs."""
+        await self._core.reset_encoder_cache_async()
+
+    async def run_in_workers(
+        self, method: str, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> list[tuple[bool, object]]:
+        """Call a method in each worker: True and its value, or False and what went wrong, worker by worker."""
+        answers = await self._core.collective_rpc_async(RUN, None, (method, tuple(args), dict(kwargs)))
+        return [(is_ok, value) for is_ok, value in answers]
+
+    async def profile(self, *, is_start: bool) -> None:
+        """Start or stop the profiler of each worker; stopping writes what it has seen."""
+        await self._core.profile_async(is_start)
+
+    async def add_lora(self, adapter: Adapter) -> bool:
+        """Load an adapter in each worker; raises what vLLM has against it."""
+        return bool(await self._core.add_lora_async(lora_request(adapter)))
+
+    async def remove_lora(self, adapter: Adapter) -> bool:
+        """Unload an adapter; says whether it was there."""
+        return bool(await self._core.remove_lora_async(adapter.number))
+
+    async def list_loras(self) -> frozenset[int]:
+        """The numbers of the adapters that the workers have."""
+        return frozenset(await self._core.list_loras_async())
 
     def shutdown(self, timeout_s: float) -> None:
         """End the engine's processes: by themselves within `timeout_s`, or killed. Blocks; call it from a thread."""
@@ -166,6 +254,13 @@ def sampling_params(params: VllmParams) -> object:
         skip_special_tokens=params.skip_special_tokens,
         output_kind=RequestOutputKind.DELTA,
     )
+
+
+def lora_request(adapter: Adapter) -> object:
+    """`adapter` as vLLM has it, which finds cached prefixes by the name: one that comes again gets another name."""
+    from vllm.lora.request import LoRARequest  # noqa: PLC0415 - with the engine only
+
+    return LoRARequest(f"{adapter.name}#{adapter.number}", adapter.number, adapter.path)
 
 
 def client_errors() -> tuple[type[Exception], ...]:

@@ -1,4 +1,4 @@
-"""Ends vLLM's engine process when the process that started it dies, whatever way it dies.
+"""The executors that podium has vLLM's engine process use: they end with their parent, and take calls for the workers.
 
 vLLM's workers end with their engine process, but that one would stay for ever. Imported in the engine process and where
 an engine is started; it needs vLLM.
@@ -16,23 +16,36 @@ from vllm.v1.executor import Executor
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
+from podium.backends.vllm.worker_calls import RUN, run
+
 _GRACE_S = 5.0
+SCHEDULING = "scheduling"
+"""A tag that stays asleep: vLLM would otherwise start to schedule as soon as all of its memory is back."""
 
 
-class GuardedMultiprocExecutor(MultiprocExecutor):  # type: ignore[misc]
+class _Guard:
+    """What both kinds of executor have in common."""
+
+    def _init_executor(self) -> None:
+        end_with_parent()
+        super()._init_executor()  # type: ignore[misc]
+
+    def collective_rpc(self, method: object, *args: object, **kwargs: object) -> object:
+        """As vLLM's; a call of podium's is a function, of which only the name was sent."""
+        return super().collective_rpc(run if method == RUN else method, *args, **kwargs)  # type: ignore[misc]
+
+    def sleep(self, level: int = 1) -> None:
+        """As vLLM's; but waking up does not start the scheduler: only podium's `resume` does."""
+        super().sleep(level)  # type: ignore[misc]
+        self.sleeping_tags.add(SCHEDULING)  # type: ignore[attr-defined]
+
+
+class GuardedMultiprocExecutor(_Guard, MultiprocExecutor):  # type: ignore[misc]
     """The executor with worker processes, in an engine process that does not outlive its parent."""
 
-    def _init_executor(self) -> None:
-        end_with_parent()
-        super()._init_executor()
 
-
-class GuardedUniProcExecutor(UniProcExecutor):  # type: ignore[misc]
+class GuardedUniProcExecutor(_Guard, UniProcExecutor):  # type: ignore[misc]
     """The executor without worker processes, in an engine process that does not outlive its parent."""
-
-    def _init_executor(self) -> None:
-        end_with_parent()
-        super()._init_executor()
 
 
 def guarded(executor: type[Executor]) -> type[Executor]:

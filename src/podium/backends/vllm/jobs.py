@@ -25,9 +25,10 @@ _FINISH_REASONS = {
 class RunningJob:
     """Collects the pieces of one answer. Tokens that are not readable yet wait for the text that they become."""
 
-    def __init__(self, key: JobKey, request_id: str, *, prompt_tokens: int) -> None:
-        """`request_id` is vLLM's own name for the job."""
+    def __init__(self, key: JobKey, request_id: str, *, prompt_tokens: int, lora: str | None = None) -> None:
+        """`request_id` is vLLM's own name for the job; `lora` is the adapter that it uses."""
         self.key = key
+        self.lora = lora
         self.request_id = request_id
         self.stopping = asyncio.Lock()
         self.taken = asyncio.Event()

@@ -37,6 +37,8 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     `max_model_len` limits prompt and answer together, in tokens. `kv_cache_gib` is the memory of the key-value cache on
     a CPU, in whole GiB; `gpu_memory_utilization` is the share of a GPU's memory. `threads` are a CPU engine's cores: a
     number takes the first that this process may use, a text is vLLM's own syntax, such as `0-3`, `auto` or `nobind`.
+    `max_loras` turns LoRA on: so many adapters can be loaded, by the control call `add_lora`. `profile_dir` turns
+    profiling on: traces of PyTorch's profiler go there, by the control calls `start_profile` and `stop_profile`.
     `engine_args` go to vLLM's `AsyncEngineArgs` as they are: whatever has no option here.
 
     `stop_timeout_s` limits how long vLLM may take to confirm a stop, `close_timeout_s` how long its processes may take
@@ -58,6 +60,8 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     trust_remote_code: bool = False
     threads: _Count | _Name | None = None
     seed: _TokenId = 0
+    max_loras: _Count | None = None
+    profile_dir: _Name | None = None
     engine_args: dict[str, object] = {}
     stop_timeout_s: _Seconds = 8.0
     close_timeout_s: _Seconds = 5.0
@@ -67,7 +71,8 @@ class VllmParams(msgspec.Struct, frozen=True, kw_only=True):
     """How one request is sampled. Without `max_tokens` an answer may fill the model's whole length.
 
     `temperature` 0 always takes the likeliest token; `top_k` 0 is off. With a `seed` the same prompt gives the same
-    text. `stop` ends the answer before one of these texts, `stop_token_ids` at one of these tokens.
+    text. `stop` ends the answer before one of these texts, `stop_token_ids` at one of these tokens. `lora` is the name
+    of an adapter that was added to the stage.
     """
 
     max_tokens: _Count | None = None
@@ -85,6 +90,7 @@ class VllmParams(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: _Penalty = 0.0
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] = 1.0
     skip_special_tokens: bool = True
+    lora: _Name | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """From what a stage's input processor made to the token ids that vLLM starts from.
 
-Plain text, chat messages and token ids are taken. What cannot be a prompt is the client's fault, and says what could.
+Plain text, chat messages and token ids are taken, and each of them with the beginning of its answer. What cannot be a
+prompt is the client's fault, and says what could.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Protocol
 from podium.backends.vllm.options import VllmOptions
 from podium.errors import InvalidRequestError
 from podium.payloads import Text
+from podium.prompts import Continuation, TokenPrompt
 
 Message = Mapping[str, object]
 
@@ -57,6 +59,9 @@ class PromptRenderer:
         return ids
 
     def _tokenize(self, inputs: Sequence[object]) -> list[int]:
+        if len(inputs) == 1 and isinstance(inputs[0], Continuation):
+            beginning = self._check_ids(list(inputs[0].token_ids))
+            return self._tokenize([inputs[0].prompt]) + beginning
         texts = [_text_of(item) for item in inputs]
         if all(text is not None for text in texts):
             return self._tokenize_text("".join(text for text in texts if text is not None))
@@ -65,7 +70,7 @@ class PromptRenderer:
             raise InvalidRequestError.because(
                 f"the prompt has parts that are of several kinds ({kinds}); give one of them"
             )
-        value = inputs[0]
+        value = inputs[0].token_ids if isinstance(inputs[0], TokenPrompt) else inputs[0]
         if isinstance(value, Sequence) and value and all(isinstance(item, Mapping) for item in value):
             return self._tokenize_chat([dict(message) for message in value])
         if isinstance(value, Sequence) and value and all(_is_token_id(item) for item in value):

@@ -19,7 +19,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from podium.backends.vllm.engine import Engine, end_context
+from podium.backends.vllm.engine import Engine, EngineFeatures, end_context
 from podium.backends.vllm.environment import applied, environment_for
 from podium.backends.vllm.options import PREPARER, VllmOptions
 from podium.backends.vllm.processes import ProcessTree
@@ -104,7 +104,12 @@ class Start:
                 vocabulary_size=model_config.get_vocab_size(),
             )
             engine = Engine(
-                core=core, inputs=parts.inputs, outputs=parts.outputs, renderer=parts.renderer, prompts=prompts
+                core=core,
+                inputs=parts.inputs,
+                outputs=parts.outputs,
+                renderer=parts.renderer,
+                prompts=prompts,
+                features=features_of(parts.config),
             )
         except BaseException:  # whatever it is, no process may be left
             core.shutdown(timeout=0)
@@ -192,6 +197,7 @@ def import_vllm(stage: str) -> None:
 
 def _configure(stage: str, options: VllmOptions, model: str) -> _Parts:
     """The configuration, and the parts that run in this process."""
+    from vllm.config import ProfilerConfig  # noqa: PLC0415 - with the engine only
     from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415 - with the engine only
     from vllm.renderers import renderer_from_config  # noqa: PLC0415 - with the engine only
     from vllm.usage.usage_lib import UsageContext  # noqa: PLC0415 - with the engine only
@@ -205,7 +211,10 @@ def _configure(stage: str, options: VllmOptions, model: str) -> _Parts:
             remedy = f"did you mean '{close[0]}'?" if close else "see vLLM's documentation of its engine arguments"
             raise StartError(stage, f"options.engine_args: vLLM has no argument '{name}'; {remedy}")
     try:
-        config = AsyncEngineArgs(**engine_arguments(options, model)).create_engine_config(UsageContext.ENGINE_CONTEXT)
+        arguments = engine_arguments(options, model)
+        if options.profile_dir is not None:
+            arguments["profiler_config"] = ProfilerConfig(profiler="torch", torch_profiler_dir=options.profile_dir)
+        config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
     except (ValueError, OSError, RuntimeError, TypeError) as error:
         raise StartError(stage, f"vLLM does not take these options: {error}") from error
     renderer = renderer_from_config(config)
@@ -219,6 +228,16 @@ def _configure(stage: str, options: VllmOptions, model: str) -> _Parts:
     )
 
 
+def features_of(config: VllmConfig) -> EngineFeatures:
+    """What of the control calls an engine of this configuration can do."""
+    lora = config.lora_config
+    return EngineFeatures(
+        max_loras=0 if lora is None else lora.max_cpu_loras or lora.max_loras,
+        can_profile=config.profiler_config is not None and config.profiler_config.profiler is not None,
+        can_free_memory=bool(config.model_config.enable_sleep_mode),
+    )
+
+
 def engine_arguments(options: VllmOptions, model: str) -> dict[str, object]:
     """What vLLM's `AsyncEngineArgs` gets; what `options` leaves open is left to vLLM."""
     optional = {
@@ -227,6 +246,8 @@ def engine_arguments(options: VllmOptions, model: str) -> dict[str, object]:
         "gpu_memory_utilization": options.gpu_memory_utilization,
         "enable_prefix_caching": options.prefix_caching,
         "quantization": options.quantization,
+        "enable_lora": None if options.max_loras is None else True,
+        "max_loras": options.max_loras,
     }
     return {
         "model": model,
