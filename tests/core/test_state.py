@@ -91,7 +91,9 @@ def test_statistics_of_an_idle_core(state: CoreState) -> None:
     assert state.is_idle
     assert statistics.longest_wait_s == 0.0
     assert statistics.stages == {
-        "a": StageStatistics(0, 0, 0, GateState.OPEN, (ReplicaStatistics(0, 0, ReplicaState.LIVE, 0, 0),)),
+        "a": StageStatistics(
+            0, 0, 0, GateState.OPEN, (ReplicaStatistics(0, 0, ReplicaState.LIVE, 0, 0, takes_work=True),)
+        ),
         "b": StageStatistics(0, 0, 0, GateState.OPEN, ()),
     }
     assert statistics.counters == Counters()

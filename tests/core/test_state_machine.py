@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from podium.core.admission import EngineLimits
-from podium.core.effects import Effect, StartJob
+from podium.core.effects import CallReplica, Effect, StartJob
 from podium.core.events import (
     AbortRequested,
     AckLevel,
+    CallReturned,
+    ControlRequested,
     Event,
     Finish,
     FinishReason,
@@ -41,6 +43,20 @@ from podium.core.events import (
 from podium.core.graph import EdgeMode, EmptyPolicy, Graph, Limits, Source, Stage
 from podium.core.identity import ReplicaKey
 from podium.core.lifecycle import ReplicaState
+from podium.core.operations import (
+    BeginUpdate,
+    CallMethod,
+    CommitUpdate,
+    HoldPolicy,
+    Operation,
+    Pause,
+    PauseMode,
+    Resume,
+    RollBackUpdate,
+    Sleep,
+    UpdateWeights,
+    WakeUp,
+)
 from podium.core.orchestrator import Orchestrator
 from podium.errors import ErrorKind
 from podium.testing.model import Model
@@ -249,19 +265,71 @@ class CoreMachine(RuleBasedStateMachine):
         self.calls += 1
         self.tell(AbortRequested(self.calls, tuple(ids), level, self.now + timeout_s))
 
+    # Control of the engine
+
     @rule(
-        action=st.sampled_from([GateAction.HOLD, GateAction.HOLD, GateAction.REFUSE]), which=st.lists(index, max_size=2)
+        mode=st.sampled_from(PauseMode),
+        held=st.sampled_from([HoldPolicy.HOLD, HoldPolicy.HOLD, HoldPolicy.REFUSE]),
+        which=st.lists(index, max_size=2),
     )
-    def close_gate(self, action: GateAction, which: list[int]) -> None:
-        self.move_gate(action, which)
+    def pause(self, mode: PauseMode, held: HoldPolicy, which: list[int]) -> None:
+        self.control(Pause(mode, held), which)
 
-    @precondition(lambda self: any(action is not GateAction.OPEN for action in self.model.gate.values()))
+    @precondition(lambda self: self.closed())
     @rule(which=st.lists(index, max_size=1))
-    def open_gate(self, which: list[int]) -> None:
-        self.move_gate(GateAction.OPEN, which)
+    def resume(self, which: list[int]) -> None:
+        self.control(Resume(), which)
 
-    def move_gate(self, action: GateAction, which: list[int]) -> None:
-        self.tell(GateMoved(action, tuple({pick([*self.stages, "unknown"], one) for one in which})))
+    @precondition(lambda self: self.closed())
+    @rule(mode=st.sampled_from(PauseMode), which=st.lists(index, max_size=2), tags=st.sampled_from(["kv", "kv w"]))
+    def put_to_sleep(self, mode: PauseMode, which: list[int], tags: str) -> None:
+        self.control(Sleep(1, {stage: tuple(tags.split()) for stage in self.stages[:2]}, mode), which)
+
+    @precondition(lambda self: self.closed())
+    @rule(which=st.lists(index, max_size=2), tags=st.sampled_from(["kv", "kv w"]))
+    def wake_up(self, which: list[int], tags: str) -> None:
+        self.control(WakeUp(dict.fromkeys(self.stages, tuple(tags.split()))), which)
+
+    @precondition(lambda self: self.closed())
+    @rule(
+        operation=st.sampled_from(
+            [BeginUpdate(1), BeginUpdate(2), UpdateWeights(), CommitUpdate(), RollBackUpdate(), RollBackUpdate({})]
+        ),
+        which=st.lists(index, max_size=2),
+    )
+    def change_weights(self, operation: Operation, which: list[int]) -> None:
+        self.control(operation, which)
+
+    @rule(which=st.lists(index, max_size=2))
+    def call_method(self, which: list[int]) -> None:
+        self.control(CallMethod("reset", {"x": 1}), which)
+
+    def control(self, operation: Operation, which: list[int]) -> None:
+        self.calls += 1
+        known = [*self.stages, "unknown"] if which == [0, 0] else self.stages
+        stages = tuple(dict.fromkeys(pick(known, one) for one in which)) or tuple(self.stages)
+        self.tell(ControlRequested(self.calls, operation, stages, self.now + 3))
+
+    def closed(self) -> list[str]:
+        """The stages that do not work."""
+        return [stage for stage in self.stages if not self.model.control.is_open(stage)]
+
+    def unanswered(self) -> list[CallReplica]:
+        """The calls that replicas have still to answer."""
+        return [sent for call in self.model.control.calls.values() for sent in call.pending.values()]
+
+    @precondition(lambda self: self.unanswered())
+    @rule(which=index, is_well=st.sampled_from([True, True, True, False]), has_value=st.booleans())
+    def answer_call(self, which: int, is_well: bool, has_value: bool) -> None:
+        call = pick(self.unanswered(), which)
+        value = Handle(f"value of {call.call}") if has_value and is_well else None
+        self.tell(CallReturned(call.replica, call.call, value, None if is_well else an_error("the call failed")))
+
+    @precondition(lambda self: self.unanswered())
+    @rule()
+    def answer_every_call(self) -> None:
+        for call in self.unanswered():
+            self.tell(CallReturned(call.replica, call.call))
 
     @rule(really=st.integers(0, 19))
     def shut_down(self, really: int) -> None:
@@ -380,6 +448,8 @@ class CoreMachine(RuleBasedStateMachine):
         event = pick(self.history, which)
         if isinstance(event, StageStarted | StageFailed | StopFailed | InputRejected | ReplicaLost | ReplicaDrained):
             self.tell(event)
+        elif isinstance(event, CallReturned):
+            self.tell(msgspec.structs.replace(event, value=Handle("late value")))
         elif isinstance(event, StageStopped):
             self.tell(msgspec.structs.replace(event, partial=Handle("late partial")))
         elif isinstance(event, StageProduced):

@@ -29,7 +29,7 @@ from podium.errors import ErrorKind, ErrorRecord, InternalError
 from podium.ports.environment import Clock, Environment
 from podium.ports.stage_client import EventSink, OutboxFullError, StageClient, StageCommand
 from podium.runtime.clock import MonotonicClock, ReferenceStore
-from podium.runtime.driver import Driver
+from podium.runtime.driver import CallerEffect, Driver
 from podium.runtime.inbox import BATCH_LIMIT, Inbox
 from podium.testing.virtual_clock import VirtualClock
 from tests.support.broken_core import BrokenCore
@@ -78,7 +78,7 @@ class Surroundings:
         for key in self.clients:
             self.inbox.post(ReplicaJoined(key))
 
-    def deliver(self, effect: EmitOutput | EndRequest | RefuseRequest | ReplyAbort) -> None:
+    def deliver(self, effect: CallerEffect) -> None:
         self.delivered.append(effect)
 
     def flush(self) -> None:

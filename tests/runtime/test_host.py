@@ -79,7 +79,7 @@ def new_host(client: Client, on_progress: Callable[[str, str], None] | None = No
     return EngineHost(
         Orchestrator(GRAPH),
         [ReplicaSpec(client.replica, make, 60.0)],
-        CallerOutlet(RpcResultRouter()),
+        CallerOutlet(RpcResultRouter(), RpcResultRouter()),
         MonotonicClock(),
         [],
         on_progress or (lambda *_: None),

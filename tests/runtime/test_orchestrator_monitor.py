@@ -21,7 +21,14 @@ GRAPH = Graph([make_stage("a", output="text"), make_stage("b", streaming("a"), o
 
 
 def host(state: HostState) -> EngineHost:
-    host = EngineHost(Orchestrator(GRAPH), [], CallerOutlet(RpcResultRouter()), MonotonicClock(), [], lambda *_: None)
+    host = EngineHost(
+        Orchestrator(GRAPH),
+        [],
+        CallerOutlet(RpcResultRouter(), RpcResultRouter()),
+        MonotonicClock(),
+        [],
+        lambda *_: None,
+    )
     host.state = state
     return host
 

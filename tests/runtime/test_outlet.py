@@ -37,7 +37,7 @@ def deliver(outlet: CallerOutlet, *effects: EmitOutput | EndRequest | RefuseRequ
 
 
 def new_outlet() -> CallerOutlet:
-    return CallerOutlet(RpcResultRouter())
+    return CallerOutlet(RpcResultRouter(), RpcResultRouter())
 
 
 def output(ticket: int, sequence: int, *payloads: object) -> EmitOutput:
@@ -231,7 +231,7 @@ async def test_what_was_delivered_before_a_turn_broke_arrives() -> None:
 @pytest.mark.rule("ORCH-INV-304")
 async def test_the_end_reaches_every_stream_and_every_waiter() -> None:
     router: RpcResultRouter[ReplyAbort] = RpcResultRouter()
-    outlet = CallerOutlet(router)
+    outlet = CallerOutlet(router, RpcResultRouter())
     streams = [new_stream(ticket) for ticket in range(3)]
     for stream in streams:
         outlet.register(stream)
@@ -251,7 +251,7 @@ async def test_an_answer_finds_its_call() -> None:
     router: RpcResultRouter[ReplyAbort] = RpcResultRouter()
     call, answer = router.open()
     reply = ReplyAbort(call, ())
-    deliver(CallerOutlet(router), reply)
+    deliver(CallerOutlet(router, RpcResultRouter()), reply)
     assert answer.result(0) is reply
 
 

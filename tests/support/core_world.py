@@ -384,7 +384,7 @@ def lines(effects: Sequence[Effect]) -> list[str]:
     return [line(effect) for effect in effects]
 
 
-def line(effect: Effect) -> str:
+def line(effect: Effect) -> str:  # noqa: C901, PLR0911 - one row for each effect
     """One effect as text."""
     match effect:
         case StartJob():

@@ -200,7 +200,7 @@ class ShellWorld:
             graph=Graph(self.stages),
             stages={
                 stage.name: StageParts(
-                    self.make_backend.get(stage.name, WatchedBackend).capabilities,
+                    FakeBackend.capabilities,
                     partial(FakeBackend.parse_params, None),
                     partial(self._make_client, stage),
                     self._replicas,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from podium.core.effects import StartJob
+from podium.core.effects import CallReplica, StartJob
 from podium.core.events import Event, StageStarted
 from podium.core.identity import JobKey, ReplicaKey
 from podium.ports.stage_backend import Placement
@@ -42,6 +42,7 @@ class _Echo:
 
     def post(self, command: StageCommand) -> None:
         assert self._sink is not None
+        assert not isinstance(command, CallReplica)
         self._sink(StageStarted(REPLICA, command.job))
 
     async def close(self) -> None:

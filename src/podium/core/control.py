@@ -88,10 +88,6 @@ class ControlCall(Timer):
         """Whether a replica of that stage has still to answer."""
         return any(replica.stage == stage for replica in self.pending.values())
 
-    def note(self, replica: ReplicaKey, record: ControlRecord) -> None:
-        """Keep the answer of a replica; that of a former step gives way."""
-        self.records[replica] = record
-
     def failures(self) -> list[ControlRecord]:
         """The answers that are errors."""
         return [record for record in self.records.values() if not record.ok]

@@ -62,7 +62,7 @@ def take_return(state: CoreState, event: CallReturned) -> None:
         return
     del state.replica_calls[event.call], call.pending[event.call]
     record = ControlRecord(event.replica.stage, event.replica.slot, event.error is None, event.value, error=event.error)
-    call.note(event.replica, record)
+    _note(state, call, event.replica, record)
     replica = state.find_replica(event.replica)
     if event.error is None and replica is not None:
         _note_success(state, call, replica)
@@ -85,10 +85,10 @@ def expire_control(state: CoreState, call: ControlCall) -> None:
     for number, replica in list(call.pending.items()):
         del state.replica_calls[number]
         del call.pending[number]
-        call.note(replica, _failed(replica, _silent(replica, _method_of(call))))
+        _note(state, call, replica, _failed(replica, _silent(replica, _method_of(call))))
     if call.step is Step.DRAIN:
         for pool in _undrained(state, call):
-            _note_undrained(call, pool)
+            _note_undrained(state, call, pool)
     _end_step(state, call)
 
 
@@ -177,7 +177,7 @@ def _begin_at(state: CoreState, call: ControlCall, pool: StagePool) -> None:
     if trigger is not None and not _concerns(call, pool):
         for replica in pool.replicas.values():
             if replica.key not in call.records:
-                call.note(replica.key, ControlRecord(stage, replica.key.slot, ok=True))
+                _note(state, call, replica.key, ControlRecord(stage, replica.key.slot, ok=True))
         return
     if trigger is not None:
         pool.barrier.advance(trigger)
@@ -185,7 +185,7 @@ def _begin_at(state: CoreState, call: ControlCall, pool: StagePool) -> None:
     method = _method_of(call)
     if not pool.replicas and call.step is Step.CALL:
         error = _unavailable(stage)
-        call.note(ReplicaKey(stage, -1, 0), ControlRecord(stage, None, ok=False, error=error))
+        _note(state, call, ReplicaKey(stage, -1, 0), ControlRecord(stage, None, ok=False, error=error))
     for replica in pool.replicas.values():
         number = state.next_call()
         call.pending[number] = replica.key
@@ -308,11 +308,19 @@ def _conclude_stage(state: CoreState, call: ControlCall, stage: str) -> None:
             pass
 
 
+def _note(state: CoreState, call: ControlCall, replica: ReplicaKey, record: ControlRecord) -> None:
+    """Keep the answer of a replica; what it answered to a former step gives way."""
+    former = call.records.get(replica)
+    if former is not None and former.value is not None:
+        state.release((former.value,))
+    call.records[replica] = record
+
+
 def _forget_replica(state: CoreState, call: ControlCall, key: ReplicaKey, error: ErrorRecord | None) -> None:
     for number, replica in call.pending.items():
         if replica == key:
             del state.replica_calls[number], call.pending[number]
-            call.note(key, _failed(key, _lost(key, _method_of(call), error)))
+            _note(state, call, key, _failed(key, _lost(key, _method_of(call), error)))
             _note_answer(state, call, key.stage)
             return
 
@@ -516,9 +524,10 @@ def _misfit_of_update(pool: StagePool, operation: UpdateWeights | CommitUpdate) 
     if fence.state is not FenceState.UPDATING:
         return _rejected(stage, f"the weights of stage '{stage}' are {fence.state}; begin an update first")
     if isinstance(operation, CommitUpdate):
-        missing = [str(key.slot) for key in pool.keys() if key not in fence.updated]
-        if missing:
-            return _rejected(stage, f"replicas {', '.join(missing)} of stage '{stage}' have not been updated")
+        missing = [str(key.slot) for key in pool.present() if key not in fence.updated]
+        if missing or not fence.updated:
+            which = f"replica {', '.join(missing)}" if missing else "no replica"
+            return _rejected(stage, f"the update of stage '{stage}' is not complete: {which} has not confirmed it")
     return None
 
 
@@ -567,7 +576,7 @@ def _unavailable(stage: str) -> ErrorRecord:
     )
 
 
-def _note_undrained(call: ControlCall, pool: StagePool) -> None:
+def _note_undrained(state: CoreState, call: ControlCall, pool: StagePool) -> None:
     stage = pool.stage.name
     for replica in pool.replicas.values():
         error = ErrorRecord(
@@ -579,7 +588,7 @@ def _note_undrained(call: ControlCall, pool: StagePool) -> None:
             message=f"stage '{stage}' has not drained in time: replica {replica.key.slot} has {len(replica.jobs)} "
             "jobs, and requests that were admitted may still need it",
         )
-        call.note(replica.key, _failed(replica.key, error))
+        _note(state, call, replica.key, _failed(replica.key, error))
 
 
 def _error_of(call: ControlCall) -> ErrorRecord | None:

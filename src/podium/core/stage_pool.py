@@ -25,7 +25,7 @@ SWEEP_FLOOR = 64
 class Replica:
     """One life of one replica, with the jobs that it has. Each takes one credit, until it is confirmed to be over.
 
-    It takes work while it is live and has the weights of its stage. `asleep` are the tags of the memory that it gave up.
+    It takes work while it is live and has the weights of its stage. `asleep` are the tags of memory that it gave up.
     """
 
     __slots__ = ("asleep", "jobs", "key", "state", "takes_work", "weights_version")
@@ -81,7 +81,7 @@ class StagePool:
         replica = self.replicas.get(key.slot)
         return replica if replica is not None and replica.key.generation == key.generation else None
 
-    def keys(self) -> list[ReplicaKey]:
+    def present(self) -> list[ReplicaKey]:
         """The replicas that are up."""
         return [replica.key for replica in self.replicas.values()]
 

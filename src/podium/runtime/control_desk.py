@@ -96,7 +96,7 @@ class ControlDesk:
         return tuple(name for name in self._capabilities if name in stages)
 
     def split(self, stages: object, is_able: Callable[[Capabilities], bool], lack: str) -> tuple[list[str], list[str]]:
-        """The stages that are able, and those that are not; raises UnsupportedError when one of the latter was named."""
+        """The stages that are able, and those that are not. Raises UnsupportedError when one of those was named."""
         names = self.names(stages)
         able = [name for name in names if is_able(self._capabilities[name])]
         unable = [name for name in names if name not in able]

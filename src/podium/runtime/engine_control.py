@@ -92,8 +92,7 @@ class EngineControl:
         are paused only, and listed as not applicable. A level whose memory does not come back needs `force`.
         """
         chosen = _choice(mode, "mode", PauseMode)
-        if not isinstance(level, int) or isinstance(level, bool):
-            raise InvalidRequestError.because(f"level: {level!r} is no whole number")
+        _check_whole(level, "level")
         able, unable = self._desk.split(stages, lambda one: level in one.sleep_levels, f"cannot sleep at level {level}")
         names = self._desk.names(stages)
         self._desk.check_mode(names, chosen)
@@ -207,8 +206,7 @@ class EngineControl:
 
         Raises StaleVersionError unless `version` is newer than what a stage has.
         """
-        if not isinstance(version, int) or isinstance(version, bool):
-            raise InvalidRequestError.because(f"version: {version!r} is no whole number")
+        _check_whole(version, "version")
         able, unable = self._updatable(stages)
         return await self._desk.ask(BeginUpdate(version), able, timeout_s, unable)
 
@@ -260,6 +258,11 @@ class EngineControl:
 
 def _rpc(method: str, args: Sequence[object], kwargs: Mapping[str, object] | None) -> dict[str, object]:
     return {"method": method, "args": tuple(args), "kwargs": dict(kwargs or {})}
+
+
+def _check_whole(value: object, field: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidRequestError.because(f"{field}: {value!r} is no whole number")
 
 
 def _choice(value: str, field: str, kind: type[Choice]) -> Choice:

@@ -11,6 +11,7 @@ from typing import assert_never
 
 from podium.core.effects import (
     AbortStatus,
+    CallReplica,
     CloseReplica,
     Effect,
     EmitOutput,
@@ -21,6 +22,7 @@ from podium.core.effects import (
     RefuseRequest,
     ReleasePayloads,
     ReplyAbort,
+    ReplyControl,
     StartJob,
     StopJob,
 )
@@ -54,11 +56,16 @@ class Model(EventModel):
         if event is not None:
             self._may_end = self._tickets_touched_by(event)
             refusal = self._take(event)
+        if self.control.look(statistics):
+            for ticket in self.open_tickets():
+                is_open = all(self.control.is_open(name) for name in ticket.needed)
+                ticket.is_admitted = ticket.is_admitted or (is_open and not ticket.is_aborting)
         for effect in effects:
             self._check(effect, event)
         assert (refusal is None) or any(isinstance(effect, RefuseRequest) for effect in effects), refusal
         self._check_promises(event, now)
         self._check_statistics(statistics)
+        self.control.check(statistics, now, is_expired=event is None)
         self.statistics = statistics
         self._forget()
 
@@ -66,13 +73,14 @@ class Model(EventModel):
         """Nothing is open and nothing is left, of any table and of any payload."""
         assert self.open_tickets() == []
         assert self.calls == {}, f"aborts that were never answered: {list(self.calls)}"
+        assert self.control.calls == {}, f"control calls that were never answered: {list(self.control.calls)}"
         assert statistics.is_idle, statistics
         assert self.jobs == {}, f"jobs that replicas still have: {list(self.jobs)}"
         assert self.payloads == {}, f"payloads of nobody: {list(self.payloads)}"
 
     # What effects may be
 
-    def _check(self, effect: Effect, event: Event | None) -> None:
+    def _check(self, effect: Effect, event: Event | None) -> None:  # noqa: C901 - one row for each effect
         match effect:
             case StartJob():
                 self._check_start(effect)
@@ -93,6 +101,12 @@ class Model(EventModel):
                 self._must_release += () if event.prompt is None else (event.prompt,)
             case ReplyAbort():
                 self._check_reply(effect)
+            case CallReplica():
+                self.control.check_call(effect)
+            case ReplyControl():
+                self.control.check_reply(effect)
+                for record in effect.records:
+                    self._use(record.value)
             case CloseReplica():
                 self._check_close(effect, event)
             case ReleasePayloads():
@@ -106,10 +120,11 @@ class Model(EventModel):
         stage = self.stages[effect.job.stage]
         assert stage.name in ticket.needed, "a stage was started that no requested output needs"
         assert ticket.is_admitted, "a job started in spite of the gate"
+        assert self.control.may_start(stage.name), f"a job started while its stage is {self.control.barriers}"
         assert not ticket.is_aborting, "a job started for a request that is being aborted"
         assert effect.job.attempt > self.newest_attempt, "an attempt was used twice"
         self.newest_attempt = effect.job.attempt
-        assert self.replicas[effect.replica] is ReplicaState.LIVE, "a job started on a replica that takes none"
+        assert effect.replica in self.live_replicas(stage.name), "a job started on a replica that takes none"
         assert effect.replica.stage == stage.name
         assert len(self.jobs_at(effect.replica)) < stage.limits.max_inflight, "a credit was taken that was not there"
         assert not self._is_skipped(ticket, stage.name), "a job started for which nothing comes"
@@ -178,17 +193,6 @@ class Model(EventModel):
         job = ticket.jobs.get(source)
         return job.finish.reason if job is not None and job.finish is not None else None
 
-    def _is_skipped(self, ticket: TicketModel, name: str) -> bool:
-        """Whether a stage never runs, because one of its sources ended with nothing before it could start."""
-        if name in ticket.jobs or self.stages[name].prewarm:
-            return False
-        for source in self.stages[name].sources:
-            job = ticket.jobs.get(source.stage)
-            is_empty = job is not None and job.finish is not None and job.in_order == 0
-            if is_empty or self._is_skipped(ticket, source.stage):
-                return True
-        return False
-
     def _check_stop(self, effect: StopJob, event: Event | None) -> None:
         job = self.jobs.get(effect.job)
         assert job is not None, "a job was stopped that its replica no longer has"
@@ -203,6 +207,7 @@ class Model(EventModel):
         assert ticket.is_open, "an output after the end"
         assert effect.stage in ticket.finals, "an output that nobody asked for"
         assert effect.sequence == ticket.sequence, "a gap in the outputs"
+        assert effect.weights_version == self.control.versions[effect.stage], "an output of other weights than it says"
         assert effect.stage not in ticket.finishes, "an output after its stage's finish"
         ticket.sequence += len(effect.payloads) + (effect.finish is not None)
         first = ticket.emitted.get(effect.stage, 0)
@@ -289,6 +294,7 @@ class Model(EventModel):
         for job in jobs:
             job.is_over = job.is_lost = True
         self.replicas[effect.replica] = ReplicaState.GONE
+        self.control.take_loss(effect.replica)
 
     def _check_release(self, effect: ReleasePayloads) -> None:
         for payload in effect.payloads:
@@ -338,11 +344,6 @@ class Model(EventModel):
     def _edges(self, name: str) -> list[Source]:
         return [] if self.stages[name].prewarm else list(self.stages[name].sources)
 
-    def _is_ahead(self, ticket: TicketModel, name: str) -> bool:
-        """Whether a stage is still to run: for the first time, or again after the loss of its replica."""
-        job = ticket.jobs.get(name)
-        return not self._is_skipped(ticket, name) if job is None else job.is_lost
-
     def _is_ready(self, ticket: TicketModel, source: Source) -> bool:
         has_begun = source.mode is EdgeMode.STREAMING and bool(self._produced(ticket, source.stage))
         return has_begun or self._end_of(ticket, source.stage) is not None
@@ -365,7 +366,9 @@ class Model(EventModel):
         assert statistics.aborting == sum(ticket.is_aborting for ticket in self.open_tickets())
         assert statistics.abort_calls == sum(not call.is_answered for call in self.calls.values())
         assert statistics.remembered <= self.limits.max_remembered
-        if statistics.requests == statistics.abort_calls == 0 and all(job.is_over for job in self.jobs.values()):
+        assert statistics.control_calls == len(self.control.calls)
+        is_quiet = not (statistics.requests or statistics.abort_calls or statistics.control_calls)
+        if is_quiet and all(job.is_over for job in self.jobs.values()):
             assert statistics.is_idle, f"something is left: {statistics}"
         for name, stage in statistics.stages.items():
             limit = self.stages[name].limits.max_inflight
@@ -376,7 +379,6 @@ class Model(EventModel):
                 assert [one.inflight for one in seen] == (
                     [] if state is ReplicaState.GONE else [len(self.jobs_at(key))]
                 )
-                assert not stage.queued or state is not ReplicaState.LIVE or len(self.jobs_at(key)) == limit, (
-                    "idle credit"
-                )
+                is_full = key not in self.live_replicas(name) or len(self.jobs_at(key)) == limit
+                assert is_full or not stage.queued or not self.control.may_start(name), "idle credit"
             assert not stage.queued or self.live_replicas(name), "jobs wait for a stage without a replica"

@@ -14,11 +14,11 @@ from podium.core.effects import (
 )
 from podium.core.events import (
     AbortRequested,
+    CallReturned,
+    ControlRequested,
     Event,
     Finish,
     FinishReason,
-    GateAction,
-    GateMoved,
     InputAppended,
     InputRejected,
     JobOutput,
@@ -37,7 +37,9 @@ from podium.core.events import (
 from podium.core.graph import Stage
 from podium.core.identity import JobKey, Payload, ReplicaKey
 from podium.core.lifecycle import ReplicaState
+from podium.core.operations import Pause, PauseMode, Sleep
 from podium.core.statistics import Statistics
+from podium.testing.model_control import ControlWatch
 from podium.testing.model_records import CallModel, JobModel, TicketModel
 
 
@@ -52,7 +54,7 @@ class EventModel:
         self.jobs: dict[JobKey, JobModel] = {}
         self.replicas: dict[ReplicaKey, ReplicaState] = {}
         self.calls: dict[int, CallModel] = {}
-        self.gate = dict.fromkeys(stages, GateAction.OPEN)
+        self.control = ControlWatch(stages)
         self.newest_attempt = 0
         self.payloads: dict[Payload, int] = {}
         """Everything that was made for a request that is not over, with its ticket; 0 for what belongs to none."""
@@ -82,14 +84,15 @@ class EventModel:
 
     def live_replicas(self, stage: str) -> list[ReplicaKey]:
         """The replicas that take new work."""
-        return [key for key, state in self.replicas.items() if key.stage == stage and state is ReplicaState.LIVE]
+        live = [key for key, state in self.replicas.items() if key.stage == stage and state is ReplicaState.LIVE]
+        return [key for key in live if self.control.takes_work(key)]
 
     # What events mean
 
     def _tickets_touched_by(self, event: Event) -> set[int]:
         """Whose end the event can be a reason for."""
         match event:
-            case RequestSubmitted() | ReplicaJoined() | StageStarted():
+            case RequestSubmitted() | ReplicaJoined() | StageStarted() | CallReturned():
                 return set()
             case StageProduced():
                 found = [self.jobs[output.job] for output in event.outputs if output.job in self.jobs]
@@ -102,8 +105,8 @@ class EventModel:
                 return {one.event.ticket for name in event.request_ids if (one := self.live(name)) is not None}
             case ReplicaDrained() | ReplicaLost():
                 return {one.event.ticket for one in self.open_tickets() if event.replica.stage in one.needed}
-            case GateMoved():
-                return {one.event.ticket for one in self.open_tickets() if not one.is_admitted}
+            case ControlRequested():
+                return {one.event.ticket for one in self._aborted_by(event)}
             case ShutdownRequested():
                 return {one.event.ticket for one in self.open_tickets()}
             case _:
@@ -136,10 +139,18 @@ class EventModel:
             case ReplicaDrained():
                 if self.replicas.get(event.replica) is ReplicaState.LIVE:
                     self.replicas[event.replica] = ReplicaState.DRAINING
-            case GateMoved():
-                self._take_gate(event)
+            case ControlRequested():
+                for ticket in self._aborted_by(event):
+                    ticket.is_aborting = True
+                self.control.take_request(event)
+            case CallReturned():
+                call = self.control.take_return(event)
+                if call is not None:
+                    self._know(event.value, -call)
+                else:
+                    self._know_and_expect_back(() if event.value is None else (event.value,))
             case ShutdownRequested():
-                self.gate = dict.fromkeys(self.gate, GateAction.CLOSE)
+                self.control.is_shut = True
                 for ticket in self.open_tickets():
                     ticket.must_end = Outcome.FAILED
             case StageStarted() | StopFailed() | InputRejected() | ReplicaLost():
@@ -156,7 +167,7 @@ class EventModel:
             wanted = self.outputs if event.outputs is None else event.outputs
             ticket = TicketModel(event, frozenset(self.outputs[name] for name in wanted), self._needed(event.outputs))
             ticket.is_input_open = event.input_open
-            ticket.is_admitted = all(self.gate[name] is GateAction.OPEN for name in ticket.needed)
+            ticket.is_admitted = all(self.control.is_open(name) for name in ticket.needed)
         self.tickets[event.ticket] = ticket
         return refusal
 
@@ -175,7 +186,7 @@ class EventModel:
         if len(self.open_tickets()) >= self.limits.max_requests:
             return "max_requests"
         for name in self._needed(event.outputs):
-            if self.gate[name] in {GateAction.REFUSE, GateAction.CLOSE}:
+            if self.control.is_shut or self.control.refuses(name):
                 return f"the gate of {name}"
             if not self.live_replicas(name):
                 return f"no replica of {name}"
@@ -267,18 +278,42 @@ class EventModel:
         is_slot_free = all(self.replicas[key] is ReplicaState.GONE for key in known)
         if is_slot_free and all(key.generation < replica.generation for key in known):
             self.replicas[replica] = ReplicaState.LIVE
+            self.control.take_join(replica)
 
-    def _take_gate(self, event: GateMoved) -> None:
-        for name in event.stages or tuple(self.gate):
-            if name in self.gate and self.gate[name] is not GateAction.CLOSE:
-                self.gate[name] = event.action
-        for ticket in self.open_tickets():
-            if ticket.is_admitted or ticket.is_aborting:
-                continue
-            states = {self.gate[name] for name in ticket.needed}
-            if states & {GateAction.REFUSE, GateAction.CLOSE}:
-                ticket.must_end = Outcome.FAILED
-            ticket.is_admitted = states == {GateAction.OPEN}
+    def _aborted_by(self, event: ControlRequested) -> list[TicketModel]:
+        """The admitted requests that still need a stage that is paused with `abort`."""
+        operation = event.operation
+        if not (isinstance(operation, Pause | Sleep) and operation.mode is PauseMode.ABORT):
+            return []
+        if not self.control.is_accepted(event):
+            return []
+        return [
+            ticket
+            for ticket in self.open_tickets()
+            if ticket.is_admitted and any(self._needs_still(ticket, name) for name in event.stages)
+        ]
+
+    def _needs_still(self, ticket: TicketModel, name: str) -> bool:
+        job = ticket.jobs.get(name)
+        if name not in ticket.needed:
+            return False
+        return self._is_ahead(ticket, name) if job is None or job.is_over else not job.is_detached
+
+    def _is_ahead(self, ticket: TicketModel, name: str) -> bool:
+        """Whether a stage is still to run: for the first time, or again after the loss of its replica."""
+        job = ticket.jobs.get(name)
+        return not self._is_skipped(ticket, name) if job is None else job.is_lost
+
+    def _is_skipped(self, ticket: TicketModel, name: str) -> bool:
+        """Whether a stage never runs, because one of its sources ended with nothing before it could start."""
+        if name in ticket.jobs or self.stages[name].prewarm:
+            return False
+        for source in self.stages[name].sources:
+            job = ticket.jobs.get(source.stage)
+            is_empty = job is not None and job.finish is not None and job.in_order == 0
+            if is_empty or self._is_skipped(ticket, source.stage):
+                return True
+        return False
 
     # Small things
 
@@ -320,8 +355,10 @@ class EventModel:
             if not job.ticket.is_open and job.ticket.event.ticket not in awaited:
                 job.let_go()
                 job.ticket.jobs.clear()
-        if ended or self._must_release:
-            self._forget_payloads({0, *ended})
+        answered = {-call for call in self.control.answered}
+        self.control.answered.clear()
+        if ended or answered or self._must_release:
+            self._forget_payloads({0, *ended, *answered})
 
     def _forget_payloads(self, owners: set[int]) -> None:
         over = [payload for payload, ticket in self.payloads.items() if ticket in owners]
