@@ -47,7 +47,7 @@ from podium.errors import ConfigurationError, Fault, InternalError
 
 _log = logging.getLogger("podium.journal")
 
-FORMAT = 2
+FORMAT = 1
 LEFT_OUT = "..."
 """Stands for a payload that was left out."""
 
