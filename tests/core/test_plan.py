@@ -31,7 +31,7 @@ def test_finals_are_what_was_asked_for() -> None:
 
 def test_links_lead_to_consumers_in_the_plan_only() -> None:
     planner = Planner(Graph((*voice(), make_stage("c", complete("a"), output="more"))))
-    assert planner.plan(("speech",)).jobs[0].links == (Link(1, EdgeMode.STREAMING),)
+    assert planner.plan(("speech",)).jobs[0].links == (Link(1, EdgeMode.STREAMING, "a"),)
     links = planner.plan(None).jobs[0].links
     assert [(planner.plan(None).jobs[link.consumer].stage.name, link.mode) for link in links] == [
         ("b", EdgeMode.STREAMING),

@@ -185,11 +185,12 @@ class TestRequest:
 
     def test_it_is_settled_when_no_replica_works_for_it(self) -> None:
         request = make_request()
-        answers = [request.is_settled]
+        (sample,) = request.samples
+        answers = [sample.is_settled]
         dispatched(request.jobs[0])
-        answers.append(request.is_settled)
+        answers.append(sample.is_settled)
         request.jobs[0].is_detached = True
-        answers.append(request.is_settled)
+        answers.append(sample.is_settled)
         assert answers == [True, False, True]
 
     def test_what_it_waits_for_in_words(self) -> None:

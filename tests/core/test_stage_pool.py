@@ -90,9 +90,9 @@ def test_without_a_credit_jobs_wait() -> None:
     for serial in range(3):
         queue(pool, f"r{serial}", serial=serial)
     assert [take(pool), take(pool), take(pool)] == [("r0", 0), ("r1", 0), None]
-    assert (pool.queued, pool.is_full) == (1, False)
+    assert (pool.queued, pool.has_room(1)) == (1, True)
     queue(pool, "r3", serial=3)
-    assert (pool.queued, pool.is_full) == (2, True)
+    assert (pool.queued, pool.has_room(1)) == (2, False)
 
 
 def test_a_draining_replica_gets_nothing_new() -> None:
@@ -143,7 +143,7 @@ def test_a_cancelled_job_is_passed_over() -> None:
     cancelled = queue(pool, "gone", serial=1)
     queue(pool, "r", serial=2)
     cancelled.advance(JobTrigger.CANCEL)
-    pool.withdraw()
+    pool.withdraw(cancelled)
     assert take(pool) == ("r", 0)
     assert take(pool) is None
 
@@ -152,8 +152,9 @@ def test_cancelled_jobs_are_swept_in_bulk() -> None:
     pool = make_pool()
     queue(pool, "kept")
     for serial in range(1, 2 * SWEEP_FLOOR):
-        queue(pool, "gone", serial=serial).advance(JobTrigger.CANCEL)
-        pool.withdraw()
+        gone = queue(pool, "gone", serial=serial)
+        gone.advance(JobTrigger.CANCEL)
+        pool.withdraw(gone)
     assert len(pool._queue) <= 2 * pool.queued + SWEEP_FLOOR
     assert take(pool) == ("kept", 0)
 

@@ -22,6 +22,7 @@ from podium.core.effects import (
     ReleasePayloads,
     ReplyAbort,
     ReplyControl,
+    SourceInput,
     StartJob,
     StopJob,
 )
@@ -47,7 +48,7 @@ from podium.core.events import (
     StopFailed,
 )
 from podium.core.graph import EdgeMode, EmptyPolicy, Graph, Limits, Modality, Source, Stage, StageKind
-from podium.core.identity import JobKey, Payload, ReplicaKey
+from podium.core.identity import MAIN, JobKey, Payload, ReplicaKey
 from podium.core.lifecycle import GateAction
 from podium.core.operations import HoldPolicy, Operation, Pause, PauseMode, Resume
 from podium.core.orchestrator import Orchestrator
@@ -71,6 +72,7 @@ def make_stage(
     on_empty: EmptyPolicy = EmptyPolicy.COMPLETE,
     prewarm: bool = False,
     rerun: bool = False,
+    joins: bool = False,
     limits: Limits | None = None,
 ) -> Stage:
     """A stage; with `output` it is final."""
@@ -83,6 +85,7 @@ def make_stage(
         on_empty=on_empty,
         prewarm=prewarm,
         rerun=rerun,
+        joins=joins,
         limits=limits or Limits(),
     )
 
@@ -156,6 +159,9 @@ class World:
         priority: int = 0,
         deadline: float | None = None,
         input_open: bool = False,
+        samples: int = 1,
+        companions: Mapping[str, Payload] | None = None,
+        group: str | None = None,
     ) -> list[Effect]:
         """Submit a request, with a ticket of its own."""
         self._submitted += 1
@@ -170,6 +176,9 @@ class World:
                 priority=priority,
                 deadline=deadline,
                 input_open=input_open,
+                samples=samples,
+                companions=companions or {},
+                group=group,
             )
         )
 
@@ -181,10 +190,22 @@ class World:
         """Let the client of a request go away."""
         return self.tell(RequestCancelled(self.tickets[request_id], request_id))
 
-    def abort(self, *request_ids: str, level: AckLevel = AckLevel.STOPPED, timeout_s: float = 30.0) -> list[Effect]:
-        """Abort requests; calls are numbered from 1."""
+    def abort(
+        self,
+        *request_ids: str,
+        level: AckLevel = AckLevel.STOPPED,
+        timeout_s: float = 30.0,
+        samples: tuple[int, ...] = (),
+        groups: tuple[str, ...] = (),
+    ) -> list[Effect]:
+        """Abort requests, or samples of them; calls are numbered from 1."""
         self._calls += 1
-        return self.tell(AbortRequested(self._calls, request_ids, level, self.now + timeout_s))
+        return self.tell(AbortRequested(self._calls, request_ids, level, self.now + timeout_s, samples, groups))
+
+    def abort_all(self, timeout_s: float = 30.0) -> list[Effect]:
+        """Abort every live request."""
+        self._calls += 1
+        return self.tell(AbortRequested(self._calls, None, AckLevel.STOPPED, self.now + timeout_s))
 
     def control(self, operation: Operation, *stages: str, timeout_s: float = 30.0) -> list[Effect]:
         """Want something of `stages`, or of all; calls are numbered from 1."""
@@ -216,18 +237,22 @@ class World:
         effects = self.control(operation, *stages) + self.answer_all()
         return [effect for effect in effects if not isinstance(effect, CallReplica | ReplyControl)]
 
-    # Jobs
+    # Jobs. `sibling` None is the newest of the request at that stage.
 
-    def at(self, stage: str, request_id: str = "r") -> StartJob:
+    def at(self, stage: str, request_id: str = "r", sibling: str | None = None) -> StartJob:
         """The newest start of the job of `request_id` at `stage`."""
         for effect in reversed(self.effects):
-            if isinstance(effect, StartJob) and effect.job.stage == stage and effect.job.request == request_id:
+            if (
+                isinstance(effect, StartJob)
+                and effect.job[:2] == (request_id, stage)
+                and sibling in {None, effect.job.sibling}
+            ):
                 return effect
-        raise AssertionError(f"{request_id} never started at {stage}")
+        raise AssertionError(f"{request_id} never started at {stage} for {sibling or 'anybody'}")
 
-    def start(self, stage: str, request_id: str = "r") -> list[Effect]:
+    def start(self, stage: str, request_id: str = "r", sibling: str | None = None) -> list[Effect]:
         """Let the replica confirm the start."""
-        job = self.at(stage, request_id)
+        job = self.at(stage, request_id, sibling)
         return self.tell(StageStarted(job.replica, job.job))
 
     def produce(
@@ -235,35 +260,43 @@ class World:
         stage: str,
         *payloads: Payload,
         request_id: str = "r",
+        sibling: str | None = None,
         sequence: int | None = None,
         finish: FinishReason | None = None,
     ) -> list[Effect]:
         """Let a job deliver chunks, the next ones unless `sequence` says otherwise, and perhaps its finish."""
-        start = self.at(stage, request_id)
+        start = self.at(stage, request_id, sibling)
         first = self.produced.get(start.job, 0) if sequence is None else sequence
         self.produced[start.job] = max(self.produced.get(start.job, 0), first + len(payloads))
         output = JobOutput(start.job, first, payloads, None if finish is None else Finish(finish))
         return self.tell(StageProduced(start.replica, (output,)))
 
     def finish(
-        self, stage: str, *payloads: Payload, request_id: str = "r", reason: FinishReason = FinishReason.STOP
+        self,
+        stage: str,
+        *payloads: Payload,
+        request_id: str = "r",
+        sibling: str | None = None,
+        reason: FinishReason = FinishReason.STOP,
     ) -> list[Effect]:
         """Let a job deliver its last chunks and its finish."""
-        return self.produce(stage, *payloads, request_id=request_id, finish=reason)
+        return self.produce(stage, *payloads, request_id=request_id, sibling=sibling, finish=reason)
 
-    def stopped(self, stage: str, partial: Payload = None, request_id: str = "r") -> list[Effect]:
+    def stopped(
+        self, stage: str, partial: Payload = None, request_id: str = "r", sibling: str | None = None
+    ) -> list[Effect]:
         """Let the replica confirm a stop."""
-        job = self.at(stage, request_id)
+        job = self.at(stage, request_id, sibling)
         return self.tell(StageStopped(job.replica, job.job, partial))
 
-    def stop_failed(self, stage: str, request_id: str = "r") -> list[Effect]:
+    def stop_failed(self, stage: str, request_id: str = "r", sibling: str | None = None) -> list[Effect]:
         """Let the replica report that it could not stop a job."""
-        job = self.at(stage, request_id)
+        job = self.at(stage, request_id, sibling)
         return self.tell(StopFailed(job.replica, job.job, an_error("the stop failed")))
 
-    def fail(self, stage: str, request_id: str = "r") -> list[Effect]:
+    def fail(self, stage: str, request_id: str = "r", sibling: str | None = None) -> list[Effect]:
         """Let a job fail."""
-        job = self.at(stage, request_id)
+        job = self.at(stage, request_id, sibling)
         return self.tell(StageFailed(job.replica, job.job, an_error()))
 
     # Replicas
@@ -376,7 +409,11 @@ class Replicas:
 
 def chunk_of(job: JobKey, number: int) -> str:
     """What `Replicas` make: each chunk is like no other."""
-    return f"{job.request}.{job.stage}.{number}"
+    return (
+        f"{job.request}.{job.stage}.{number}"
+        if job.sibling == MAIN
+        else f"{job.request}.{job.stage}.{job.sibling}.{number}"
+    )
 
 
 def lines(effects: Sequence[Effect]) -> list[str]:
@@ -388,7 +425,7 @@ def line(effect: Effect) -> str:  # noqa: C901, PLR0911 - one row for each effec
     """One effect as text."""
     match effect:
         case StartJob():
-            given = "".join(f" {one.source}={_join(one.payloads)}{_ended(one.finish)}" for one in effect.inputs)
+            given = "".join(f" {_source(one)}={_join(one.payloads)}{_ended(one.finish)}" for one in effect.inputs)
             return f"start {_name(effect.job)} on {effect.replica}{given}{' open' if effect.input_open else ''}"
         case FeedJob():
             return f"feed {_name(effect.job)} {effect.source}@{effect.sequence}={_join(effect.payloads)}"
@@ -400,7 +437,8 @@ def line(effect: Effect) -> str:  # noqa: C901, PLR0911 - one row for each effec
             finish = "" if effect.finish is None else f" {effect.finish.reason}"
             partial = "" if effect.partial is None else f" partial={effect.partial}"
             last = " last" if effect.request_finished else ""
-            return f"emit {effect.stage}@{effect.sequence}={_join(effect.payloads)}{finish}{partial}{last}"
+            index = f"[{effect.index}]" if effect.index else ""
+            return f"emit {effect.stage}{index}@{effect.sequence}={_join(effect.payloads)}{finish}{partial}{last}"
         case EndRequest():
             error = "" if effect.error is None else f" {effect.error.kind}"
             return f"end {effect.request_id} {effect.outcome}{error}"
@@ -422,7 +460,11 @@ def line(effect: Effect) -> str:  # noqa: C901, PLR0911 - one row for each effec
 
 
 def _name(job: JobKey) -> str:
-    return f"{job.request}/{job.stage}"
+    return f"{job.request}/{job.stage}" + ("" if job.sibling == MAIN else f"/{job.sibling}")
+
+
+def _source(one: SourceInput) -> str:
+    return one.source if one.role == MAIN else f"{one.source}.{one.role}"
 
 
 def _kind(error: ErrorRecord | None) -> str:

@@ -24,6 +24,8 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Ended request ids that an abort can still be answered `already_ended` for."""
     max_control_calls: int = 1024
     """Control calls that are not answered yet; one more is refused."""
+    max_siblings: int = 64
+    """Samples and companions that one request may have together; one with more is refused."""
     retry_after_s: float = 1.0
     """The hint that a refused request gets."""
 

@@ -17,16 +17,21 @@ from podium.core.identity import ReplicaKey
 class AbortCall(Timer):
     """One abort, until it is answered. Its timer is the limit that the caller set."""
 
-    __slots__ = ("call", "pending", "records")
+    __slots__ = ("call", "pending", "records", "samples")
 
-    def __init__(self, call: int, request_ids: tuple[str, ...]) -> None:
+    def __init__(self, call: int, request_ids: tuple[str, ...], samples: tuple[int, ...] = ()) -> None:
         super().__init__()
         self.call = call
+        self.samples = samples
         self.records: dict[str, AbortRecord | None] = dict.fromkeys(request_ids)
         self.pending = len(self.records)
 
     def __repr__(self) -> str:
         return f"<AbortCall {self.call}, {self.pending} of {len(self.records)} open>"
+
+    def means(self, sample: int) -> bool:
+        """Whether it is about that sample of its requests."""
+        return not self.samples or sample in self.samples
 
     @property
     def is_answered(self) -> bool:

@@ -380,7 +380,7 @@ def _unfreeze(state: CoreState, pool: StagePool) -> None:
     state.serve(pool)
     for request in state.requests.values():
         for job in request.jobs:
-            if job.stage is pool.stage and job.wait in _OWN_WAITS:
+            if job.wait is Wait.BUNDLE or (job.stage is pool.stage and job.wait in _OWN_WAITS):
                 job.last_output_at = state.now
                 state.wait(job, job.wait, job.wait_limit_s())
 

@@ -13,17 +13,21 @@ from typing import TypeAlias
 import msgspec
 
 from podium.core.events import Finish, FinishReason
-from podium.core.identity import JobKey, Payload, ReplicaKey
+from podium.core.identity import MAIN, JobKey, Payload, ReplicaKey
 from podium.errors import ErrorRecord
 
 
 class SourceInput(msgspec.Struct, frozen=True):
-    """What a consumer gets of one source. `sequence` numbers the first of `payloads`; `finish` is set once it ended."""
+    """What a consumer gets of one source. `sequence` numbers the first of `payloads`; `finish` is set once it ended.
+
+    `role` tells whose output it is: that of the consumer's own sibling, or of one of its companions.
+    """
 
     source: str
     sequence: int
     payloads: tuple[Payload, ...]
     finish: FinishReason | None = None
+    role: str = MAIN
 
 
 class StartJob(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -95,8 +99,9 @@ class StageTimings(msgspec.Struct, frozen=True):
 
 class EmitOutput(msgspec.Struct, frozen=True, tag=True):
     """Deliver output of a final stage. `sequence` numbers the first of `payloads`; a `finish` is an item of its own
-    that takes the next number. `partial` is everything an aborted job made; it comes with the finish only.
-    `weights_version` names the weights that made the output; 0 are those that a replica starts with.
+    that takes the next number. `partial` is everything an aborted job made; it comes with the finish only. `index` is
+    the sample's; the numbers run through all samples of the request. `weights_version` names the weights that made the
+    output; 0 are those that a replica starts with.
     """
 
     ticket: int
@@ -104,6 +109,7 @@ class EmitOutput(msgspec.Struct, frozen=True, tag=True):
     sequence: int
     payloads: tuple[Payload, ...]
     at: float
+    index: int = 0
     finish: Finish | None = None
     partial: Payload = None
     timings: StageTimings | None = None
@@ -120,7 +126,9 @@ class Outcome(StrEnum):
 
 
 class EndRequest(msgspec.Struct, frozen=True, tag=True):
-    """The one terminal of an accepted request. `timings` has a row for each stage that the request planned."""
+    """The one terminal of an accepted request. `timings` has a row for each stage that the request planned; of several
+    samples they are those of the first.
+    """
 
     ticket: int
     request_id: str
@@ -152,7 +160,8 @@ class AbortStatus(StrEnum):
 class AbortRecord(msgspec.Struct, frozen=True):
     """The answer for one id.
 
-    `partials` has what each final stage made, where a stop handed it over; `stages` are those that did not confirm.
+    `partials` has what each final stage made, where a stop handed it over; a request with several samples has them in
+    `samples`, by index. `stages` are those that did not confirm.
     """
 
     request_id: str
@@ -160,6 +169,7 @@ class AbortRecord(msgspec.Struct, frozen=True):
     partials: dict[str, Payload] = {}
     stages: tuple[str, ...] = ()
     error: ErrorRecord | None = None
+    samples: dict[int, dict[str, Payload]] = {}
 
 
 class ReplyAbort(msgspec.Struct, frozen=True, tag=True):

@@ -6,6 +6,7 @@ the replica confirms its stop, and nothing of it is passed on any more.
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from typing import assert_never
 
 import msgspec
@@ -23,14 +24,14 @@ from podium.core.effects import (
 from podium.core.events import Finish, FinishReason
 from podium.core.identity import Payload, ReplicaKey
 from podium.core.lifecycle import JobState, JobTrigger, ReplicaState, ReplicaTrigger, RequestState, RequestTrigger
-from podium.core.records import Job, Request, Wait
+from podium.core.records import Job, Request, Sample, Wait
 from podium.core.stage_pool import Replica, StagePool
 from podium.core.state import CoreState
 from podium.errors import ErrorKind, ErrorRecord, Scope
 
 # Bound once: on Python 3.11 reading a member off its enum class costs as much as three calls.
 _DRAINING = ReplicaState.DRAINING
-_COMPLETE = RequestTrigger.COMPLETE
+_COMPLETE, _BY_ABORT = RequestTrigger.COMPLETE, FinishReason.ABORT
 _DISPATCHED, _RUNNING, _QUEUED = JobState.DISPATCHED, JobState.RUNNING, JobState.QUEUED
 
 _OUTCOMES = {
@@ -44,10 +45,13 @@ def end_request(state: CoreState, request: Request, trigger: RequestTrigger, err
     """Make a request terminal: the only place where that happens, and the only way out of the tables."""
     request.advance(trigger)
     state.deadlines.clear(request)
-    if trigger is not _COMPLETE and request.prompt is not None and not any(job.attempts for job in request.jobs):
-        state.release((request.prompt,))
+    if trigger is not _COMPLETE or request.plan.roles:
+        state.release(request.unused_prompts())
+    if error is not None or trigger is RequestTrigger.CANCEL:
+        kept = [job.partial for job in request.jobs if job.partial is not None and job.finish_reason is None]
+        state.release(kept)
     for job in request.jobs:
-        _leave(state, job)
+        leave_job(state, job)
     del state.requests[request.id]
     state.held.pop(request.id, None)
     state.remember(request.id)
@@ -64,17 +68,16 @@ def end_request(state: CoreState, request: Request, trigger: RequestTrigger, err
                 state.counters.aborted += 1
         case _:
             assert_never(outcome)
-    timings = {job.stage.name: job.timings() for job in request.jobs}
+    timings = {job.stage.name: job.timings() for job in request.samples[0].jobs if job.plan.leader < 0}
     state.effects.append(EndRequest(request.ticket, request.id, outcome, state.now, error, timings))
     for call in request.abort_calls:
-        _note(state, call, _abort_record(request, error))
+        _note(state, call, _abort_record(request, call, error))
     request.abort_calls.clear()
-    request.jobs = ()
+    request.forget()
 
 
 def fail_request(state: CoreState, request: Request, error: ErrorRecord) -> None:
     """End a request with an error."""
-    state.release([job.partial for job in request.jobs if job.partial is not None])
     end_request(state, request, RequestTrigger.FAIL, msgspec.structs.replace(error, request_id=request.id))
 
 
@@ -89,42 +92,96 @@ def begin_abort(state: CoreState, request: Request) -> None:
     request.advance(RequestTrigger.ABORT)
     state.deadlines.clear(request)
     state.held.pop(request.id, None)
-    for job in request.jobs:
-        if job.is_at_replica:
-            stop_job(state, job)
-        elif job.is_before_replica:
-            _cancel_job(state, job)
-    settle(state, request)
+    _abort_each(state, request.samples)
 
 
 def repeat_or_begin_abort(state: CoreState, request: Request) -> None:
     """Stop a request, or what of it could not be stopped before."""
-    if not request.is_aborting:
+    if request.is_aborting:
+        repeat_stops(state, request)
+    else:
         begin_abort(state, request)
-        return
+
+
+def repeat_stops(state: CoreState, request: Request, samples: Container[int] | None = None) -> None:
+    """Stop again what of a request, or of some samples of it, could not be stopped before."""
     for job in request.jobs:
-        if job.state is JobState.STOP_FAILED and not job.is_detached:
+        is_meant = samples is None or job.sample.index in samples
+        if is_meant and job.state is JobState.STOP_FAILED and not job.is_detached:
             stop_job(state, job)
 
 
-def settle(state: CoreState, request: Request) -> None:
-    """End an aborted request once no replica works for it.
+def abort_samples(state: CoreState, request: Request, samples: Container[int]) -> None:
+    """Stop some samples of a request and let the others go on; without any other the request is aborted."""
+    open_samples = [sample for sample in request.samples if not (sample.is_over or sample.is_aborting)]
+    chosen = [sample for sample in open_samples if sample.index in samples]
+    if chosen and len(chosen) == len(open_samples):
+        begin_abort(state, request)
+    else:
+        _abort_each(state, chosen)
+
+
+def _abort_each(state: CoreState, samples: Sequence[Sample]) -> None:
+    for sample in samples:
+        if not (sample.is_over or sample.is_aborting):
+            sample.is_aborting = True
+            _stop_everything(state, sample)
+    for sample in samples:
+        settle(state, sample)
+
+
+def _stop_everything(state: CoreState, sample: Sample) -> None:
+    for job in sample.jobs:
+        if job.is_at_replica and not job.is_stopping:
+            stop_job(state, job)
+        elif job.is_before_replica:
+            _cancel_job(state, job)
+
+
+def settle(state: CoreState, sample: Sample) -> None:
+    """End an aborted sample, and its request after the last, once no replica works for it.
 
     Each unfinished final stage gets its abort output, in the order of the stages.
     """
-    if not request.is_settled:
+    if sample.is_over or not sample.is_settled:
         return
-    for job in request.jobs:
+    for job in sample.jobs:
         if job.plan.is_final and job.finish_reason is None:
-            emit_final(state, job, (), Finish(FinishReason.ABORT), job.partial)
-    end_request(state, request, RequestTrigger.SETTLE)
+            emit_final(state, job, (), Finish(_BY_ABORT), job.partial)
+    conclude(state, sample)
+
+
+def conclude(state: CoreState, sample: Sample) -> None:
+    """A sample has had its last finish: its request ends with it, or goes on with the others."""
+    request = sample.request
+    if request.open_finals == 0:
+        is_aborted = request.is_aborting and any(job.finish_reason is _BY_ABORT for job in request.jobs)
+        end_request(state, request, RequestTrigger.SETTLE if is_aborted else _COMPLETE)
+        return
+    for job in sample.jobs:
+        leave_job(state, job)
+    for call in list(request.abort_calls):
+        if call.samples and all(one.is_over for one in request.samples if call.means(one.index)):
+            request.abort_calls.remove(call)
+            _note(state, call, _abort_record(request, call, None))
+
+
+def end_without(state: CoreState, job: Job, error: ErrorRecord) -> None:
+    """A job is over at its replica without a usable end: its request fails, or is one stop nearer to its abort."""
+    request = job.request
+    if job.is_detached or request.is_over:
+        return
+    if job.sample.is_aborting:
+        settle(state, job.sample)
+    else:
+        fail_request(state, request, error)
 
 
 def emit_final(
     state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish | None, partial: Payload = None
 ) -> None:
     """Deliver output of a final stage to the client, numbered; a finish is an item of its own."""
-    request = job.request
+    request, sample = job.request, job.sample
     sequence = request.sequence
     request.sequence = sequence + len(payloads)
     state.counters.outputs += len(payloads)
@@ -132,11 +189,20 @@ def emit_final(
     if finish is None:
         if payloads:
             state.effects.append(
-                EmitOutput(request.ticket, job.stage.name, sequence, payloads, state.now, weights_version=version)
+                EmitOutput(
+                    request.ticket,
+                    job.stage.name,
+                    sequence,
+                    payloads,
+                    state.now,
+                    sample.index,
+                    weights_version=version,
+                )
             )
         return
     request.sequence += 1
     request.open_finals -= 1
+    sample.open_finals -= 1
     job.finish_reason = finish.reason
     job.finished_at = state.now
     state.effects.append(
@@ -146,6 +212,7 @@ def emit_final(
             sequence,
             payloads,
             state.now,
+            sample.index,
             finish,
             partial,
             job.timings(),
@@ -185,8 +252,8 @@ def give_up_stop(state: CoreState, job: Job) -> None:
     state.wait(job, Wait.STUCK, job.stage.limits.stuck_timeout_s)
     _post_stop(state, job)
     if not was_detached:
-        job.request.unconfirmed.append(job.stage.name)
-        settle(state, job.request)
+        job.sample.unconfirmed.append(job.stage.name)
+        settle(state, job.sample)
 
 
 def lose_replica(state: CoreState, replica: Replica, error: ErrorRecord) -> None:
@@ -205,8 +272,8 @@ def lose_replica(state: CoreState, replica: Replica, error: ErrorRecord) -> None
         else:
             _requeue(state, pool, job)
     for job in jobs:
-        if not job.is_detached and job.state is JobState.FAILED and not job.request.is_over:
-            _end_after_loss(state, job.request, error)
+        if job.state is JobState.FAILED:
+            end_without(state, job, error)
     fail_stranded(state, pool)
     state.serve(pool)
 
@@ -255,10 +322,21 @@ def stuck(replica: ReplicaKey, limit_s: float) -> ErrorRecord:
 def note_abort_failure(state: CoreState, job: Job, error: ErrorRecord) -> None:
     """Tell those who wait for an abort that a stop failed; nothing is forgotten, so they can repeat it."""
     request = job.request
-    for call in request.abort_calls:
-        record = AbortRecord(request.id, AbortStatus.FAILED, stages=(job.stage.name,), error=error)
-        _note(state, call, record)
-    request.abort_calls.clear()
+    for call in list(request.abort_calls):
+        if call.means(job.sample.index):
+            request.abort_calls.remove(call)
+            record = AbortRecord(request.id, AbortStatus.FAILED, stages=(job.stage.name,), error=error)
+            _note(state, call, record)
+
+
+def status_of_ended(request: Request, call: AbortCall) -> AbortStatus | None:
+    """What an abort of samples hears at once: of samples that there are not, or that have all ended; None otherwise."""
+    indices = range(len(request.samples))
+    if any(index not in indices for index in call.samples):
+        return AbortStatus.UNKNOWN
+    if all(request.samples[index].is_over for index in call.samples):
+        return AbortStatus.ALREADY_ENDED
+    return None
 
 
 def expire_abort_call(state: CoreState, call: AbortCall) -> None:
@@ -266,18 +344,34 @@ def expire_abort_call(state: CoreState, call: AbortCall) -> None:
     for request_id in call.open_ids():
         request = state.requests[request_id]
         request.abort_calls.remove(call)
-        stages = tuple(job.stage.name for job in request.jobs if job.is_at_replica)
+        stages = tuple(job.stage.name for job in request.jobs if job.is_at_replica and call.means(job.sample.index))
         _note(state, call, AbortRecord(request_id, AbortStatus.UNCONFIRMED, stages=stages))
 
 
-def _abort_record(request: Request, error: ErrorRecord | None) -> AbortRecord:
+def _abort_record(request: Request, call: AbortCall, error: ErrorRecord | None) -> AbortRecord:
     if error is not None:
         return AbortRecord(request.id, AbortStatus.FAILED, error=error)
-    if request.state is RequestState.COMPLETED:
+    samples = [sample for sample in request.samples if call.means(sample.index)]
+    if _has_completed(request, call, samples):
         return AbortRecord(request.id, AbortStatus.ALREADY_ENDED)
-    partials = {job.stage.name: job.partial for job in request.jobs if job.plan.is_final and job.partial is not None}
-    status = AbortStatus.UNCONFIRMED if request.unconfirmed else AbortStatus.ABORTED
-    return AbortRecord(request.id, status, partials, tuple(request.unconfirmed))
+    partials = {sample.index: _partials_of(sample) for sample in samples}
+    unconfirmed = tuple(stage for sample in samples for stage in sample.unconfirmed)
+    status = AbortStatus.UNCONFIRMED if unconfirmed else AbortStatus.ABORTED
+    if len(request.samples) == 1:
+        return AbortRecord(request.id, status, partials[0], unconfirmed)
+    return AbortRecord(request.id, status, stages=unconfirmed, samples=partials)
+
+
+def _has_completed(request: Request, call: AbortCall, samples: Sequence[Sample]) -> bool:
+    """Whether everything that an abort is about came to its own end first."""
+    if not call.samples:
+        return request.state is RequestState.COMPLETED
+    finals = [job for sample in samples for job in sample.jobs if job.plan.is_final]
+    return all(job.finish_reason is not None and job.finish_reason is not _BY_ABORT for job in finals)
+
+
+def _partials_of(sample: Sample) -> dict[str, Payload]:
+    return {job.stage.name: job.partial for job in sample.jobs if job.plan.is_final and job.partial is not None}
 
 
 def _note(state: CoreState, call: AbortCall, record: AbortRecord) -> None:
@@ -287,7 +381,8 @@ def _note(state: CoreState, call: AbortCall, record: AbortRecord) -> None:
         state.effects.append(call.reply())
 
 
-def _leave(state: CoreState, job: Job) -> None:
+def leave_job(state: CoreState, job: Job) -> None:
+    """Nothing of a job is of use any more: it is cancelled, or stopped behind its request's back."""
     if job.is_before_replica:
         _cancel_job(state, job)
     elif job.is_at_replica and not job.is_detached:
@@ -303,7 +398,7 @@ def _cancel_job(state: CoreState, job: Job) -> None:
     state.end_wait(job)
     state.release(job.drop_inputs())
     if was_queued:
-        state.pool_of(job).withdraw()
+        state.pool_of(job).withdraw(job)
 
 
 def _post_stop(state: CoreState, job: Job) -> None:
@@ -321,10 +416,3 @@ def _requeue(state: CoreState, pool: StagePool, job: Job) -> None:
     state.release(job.order.take_early())
     job.rewind()
     pool.enqueue(job)
-
-
-def _end_after_loss(state: CoreState, request: Request, error: ErrorRecord) -> None:
-    if request.is_aborting:
-        settle(state, request)
-    else:
-        fail_request(state, request, error)

@@ -53,7 +53,9 @@ class RequestSubmitted(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """A caller submitted a request. `ticket` names this use of the id; `deadline` is on the core's clock.
 
     `outputs` None asks for every output. `params` has the parsed parameters of each stage that has any. With
-    `input_open` the prompt is the beginning of a stream that `InputAppended` continues.
+    `input_open` the prompt is the beginning of a stream that `InputAppended` continues. Every one of `samples` runs
+    through all stages. `companions` has the prompt of each CFG companion by its role, in the order in which they are
+    joined; each sample has its own. `group` names requests that can be aborted together.
     """
 
     ticket: int
@@ -64,6 +66,9 @@ class RequestSubmitted(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     priority: int = 0
     deadline: float | None = None
     input_open: bool = False
+    samples: int = 1
+    companions: Mapping[str, Payload] = {}
+    group: str | None = None
 
 
 class InputAppended(msgspec.Struct, frozen=True, tag=True):
@@ -76,12 +81,18 @@ class InputAppended(msgspec.Struct, frozen=True, tag=True):
 
 
 class AbortRequested(msgspec.Struct, frozen=True, tag=True):
-    """A caller wants requests stopped, with what they made so far; `call` correlates the answer, due at `deadline`."""
+    """A caller wants requests stopped, with what they made so far; `call` correlates the answer, due at `deadline`.
+
+    It means `request_ids` (None: every live request) and every live request of `groups`. With `samples` only these
+    samples of them are stopped, and the others go on.
+    """
 
     call: int
-    request_ids: tuple[str, ...]
+    request_ids: tuple[str, ...] | None
     level: AckLevel
     deadline: float
+    samples: tuple[int, ...] = ()
+    groups: tuple[str, ...] = ()
 
 
 class RequestCancelled(msgspec.Struct, frozen=True, tag=True):

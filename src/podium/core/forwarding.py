@@ -9,18 +9,20 @@ from typing import assert_never
 
 from podium.core.effects import EndInput, FeedJob, StartJob
 from podium.core.ending import (
-    begin_abort,
+    abort_samples,
+    conclude,
     emit_final,
-    end_request,
+    end_without,
     fail_request,
+    leave_job,
     leave_replica,
     settle,
 )
 from podium.core.events import Finish, FinishReason, JobOutput
 from podium.core.graph import EdgeMode, EmptyPolicy
 from podium.core.identity import PROMPT, Payload
-from podium.core.lifecycle import FORWARDING, Forwarding, JobState, JobTrigger, RequestState, RequestTrigger
-from podium.core.records import Job, Request, Wait
+from podium.core.lifecycle import FORWARDING, Forwarding, JobState, JobTrigger, RequestTrigger
+from podium.core.records import Job, Request, Sample, Wait
 from podium.core.stage_pool import Replica, StagePool
 from podium.core.state import CoreState
 from podium.errors import ErrorKind, ErrorRecord, Scope
@@ -28,17 +30,16 @@ from podium.errors import ErrorKind, ErrorRecord, Scope
 # Bound once: on Python 3.11 reading a member off its enum class costs as much as three calls.
 _WAITING, _DISPATCHED, _RUNNING = JobState.WAITING, JobState.DISPATCHED, JobState.RUNNING
 _READY, _DISPATCH, _START, _FINISH = JobTrigger.READY, JobTrigger.DISPATCH, JobTrigger.START, JobTrigger.FINISH
-_FOR_DISPATCH, _FOR_FIRST, _FOR_CHUNK = Wait.DISPATCH, Wait.FIRST_OUTPUT, Wait.CHUNK
+_NOTHING, _FOR_DISPATCH, _FOR_FIRST, _FOR_CHUNK = Wait.NOTHING, Wait.DISPATCH, Wait.FIRST_OUTPUT, Wait.CHUNK
 _STREAMING, _COMPLETE = EdgeMode.STREAMING, EdgeMode.COMPLETE
 _BY_ABORT, _EMPTY_IS_ERROR = FinishReason.ABORT, EmptyPolicy.ERROR
-_ABORTING = RequestState.ABORTING
 
 
 def activate(state: CoreState, request: Request) -> None:
     """Let an admitted request begin: jobs without sources are ready, and those that ask to be prewarmed."""
     request.advance(RequestTrigger.ADMIT)
     for job in request.jobs:
-        if job.missing == 0 or job.stage.prewarm:
+        if (job.missing == 0 or job.stage.prewarm) and job.state is _WAITING:
             _make_ready(state, job)
 
 
@@ -124,7 +125,7 @@ def _make_ready(state: CoreState, job: Job) -> None:
 
 
 def _start(state: CoreState, job: Job, replica: Replica) -> None:
-    request = job.request
+    request, plan = job.request, job.plan
     key = job.new_key(state.next_attempt())
     replica.jobs[key] = job
     job.replica = replica
@@ -134,7 +135,7 @@ def _start(state: CoreState, job: Job, replica: Replica) -> None:
         StartJob(
             replica=replica.key,
             job=key,
-            prompt=request.prompt,
+            prompt=request.prompt if plan.leader < 0 else request.prompt_of(plan.role),
             params=request.params.get(job.stage.name),
             inputs=job.take_inputs(),
             input_open=job.open_sources > 0,
@@ -142,6 +143,10 @@ def _start(state: CoreState, job: Job, replica: Replica) -> None:
             deadline=request.deadline,
         )
     )
+    for position in plan.followers:
+        follower = request.jobs[position]
+        if follower.is_parked:
+            state.pool_of(job).follow(follower, replica)
 
 
 def _await_output(state: CoreState, job: Job) -> None:
@@ -158,17 +163,18 @@ def _await_output(state: CoreState, job: Job) -> None:
 
 
 def _pass_on(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish | None) -> None:
-    """Give output to the client, when the stage is final, and to every consumer; an aborting request has none."""
-    plan, request = job.plan, job.request
+    """Give output to the client, when the stage is final, and to every consumer; what is being aborted has none."""
+    plan, sample = job.plan, job.sample
     if plan.is_final:
         emit_final(state, job, payloads, finish)
-    if request.state is _ABORTING:
+    if sample.is_aborting:
         if not plan.is_final:
             state.release(payloads)
         return
-    if payloads and request.open_finals:
+    if payloads and sample.open_finals:
+        jobs = job.request.jobs
         for link in plan.links:
-            if not _feed(state, request.jobs[link.consumer], job.stage.name, link.mode, payloads):
+            if not _feed(state, jobs[link.consumer], link.source, link.mode, payloads):
                 return
 
 
@@ -187,7 +193,7 @@ def _feed(state: CoreState, job: Job, source: str, mode: EdgeMode, payloads: tup
     is_first = not buffer.has_begun
     buffer.unsent.extend(payloads)
     if len(buffer.unsent) > job.stage.limits.max_buffered_chunks:
-        fail_request(state, job.request, _overflow(job, f"from '{source}', before they could be used"))
+        fail_request(state, job.request, _overflow(job, f"from '{buffer.name}', before they could be used"))
         return False
     if is_first and mode is _STREAMING and source != PROMPT:
         _satisfy(state, job)
@@ -196,8 +202,12 @@ def _feed(state: CoreState, job: Job, source: str, mode: EdgeMode, payloads: tup
 
 def _satisfy(state: CoreState, job: Job) -> None:
     job.missing -= 1
-    if job.missing == 0 and job.state is _WAITING:
+    if job.state is not _WAITING:
+        return
+    if job.missing == 0:
         _make_ready(state, job)
+    elif job.plan.bundle and job.wait is _NOTHING and job.lacks_companions_only:
+        state.wait(job, Wait.BUNDLE, job.stage.limits.bundle_timeout_s)
 
 
 def _finish(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish) -> None:
@@ -211,7 +221,7 @@ def _finish(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: F
             _pass_on(state, job, payloads, None)
             leave_replica(state, job, JobTrigger.FAIL)
             if not request.is_over:
-                begin_abort(state, request)
+                abort_samples(state, request, (job.sample.index,))
         case Forwarding.FAIL:
             _pass_on(state, job, payloads, None)
             leave_replica(state, job, JobTrigger.FAIL)
@@ -222,8 +232,9 @@ def _finish(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: F
 
 def _finish_usable(state: CoreState, job: Job, payloads: tuple[Payload, ...], finish: Finish) -> None:
     request = job.request
+    sample = job.sample
     is_empty = job.order.expected == 0
-    if is_empty and job.stage.on_empty is _EMPTY_IS_ERROR and not request.is_aborting:
+    if is_empty and job.stage.on_empty is _EMPTY_IS_ERROR and not sample.is_aborting:
         fail_request(state, request, _finished_empty(job))
         return
     job.finish_reason = finish.reason
@@ -231,35 +242,17 @@ def _finish_usable(state: CoreState, job: Job, payloads: tuple[Payload, ...], fi
     _pass_on(state, job, payloads, finish)
     if request.is_over:
         return
-    if request.is_aborting:
-        _conclude_aborting(state, request)
+    if sample.open_finals == 0:
+        conclude(state, sample)
         return
-    if request.open_finals == 0:
-        end_request(state, request, RequestTrigger.COMPLETE)
+    if sample.is_aborting:
+        settle(state, sample)
         return
     for link in job.plan.links:
         consumer = request.jobs[link.consumer]
-        _end_source(state, consumer, job.stage.name, link.mode, finish.reason, is_empty=is_empty)
-    if request.open_finals == 0:  # a consumer that got nothing was skipped, and had the last output
-        end_request(state, request, RequestTrigger.COMPLETE)
-
-
-def _conclude_aborting(state: CoreState, request: Request) -> None:
-    if request.open_finals == 0:
-        end_request(state, request, RequestTrigger.COMPLETE)
-    else:
-        settle(state, request)
-
-
-def end_without(state: CoreState, job: Job, error: ErrorRecord) -> None:
-    """A job is over at its replica without a usable end: its request fails, or is one stop nearer to its abort."""
-    request = job.request
-    if job.is_detached or request.is_over:
-        return
-    if request.is_aborting:
-        settle(state, request)
-    else:
-        fail_request(state, request, error)
+        _end_source(state, consumer, link.source, link.mode, finish.reason, is_empty=is_empty)
+    if sample.open_finals == 0:  # a consumer that got nothing was skipped, and had the last output
+        conclude(state, sample)
 
 
 def _end_source(
@@ -294,7 +287,23 @@ def _skip(state: CoreState, job: Job) -> None:
         emit_final(state, job, (), Finish(FinishReason.STOP))
     for link in job.plan.links:
         consumer = job.request.jobs[link.consumer]
-        _end_source(state, consumer, job.stage.name, link.mode, FinishReason.STOP, is_empty=True)
+        _end_source(state, consumer, link.source, link.mode, FinishReason.STOP, is_empty=True)
+    for position in job.plan.followers:
+        follower = job.request.jobs[position]
+        if follower.is_parked:
+            state.pool_of(job).follow(follower, None)
+            state.serve(state.pool_of(job))
+    if job.plan.bundle:
+        _dismiss_companions(state, job.sample)
+
+
+def _dismiss_companions(state: CoreState, sample: Sample) -> None:
+    """Stop what companions do for a stage that will not join them any more."""
+    for job in reversed(sample.jobs):
+        if job.plan.leader >= 0:
+            consumers = [job.request.jobs[link.consumer] for link in job.plan.links]
+            if all(consumer.is_over or consumer.is_detached for consumer in consumers):
+                leave_job(state, job)
 
 
 def _overflow(job: Job, which: str) -> ErrorRecord:

@@ -70,6 +70,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     dispatch_timeout_s: float = 30.0
     first_output_timeout_s: float = 120.0
     chunk_timeout_s: float = 60.0
+    bundle_timeout_s: float = 120.0
     stop_timeout_s: float = 10.0
     stuck_timeout_s: float = 60.0
     start_timeout_s: float = 300.0
@@ -80,7 +81,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
     `accepts` are the modalities that the stage's input processor takes; None accepts any. `prewarm` starts the job
     before its first input; `rerun` allows one re-run after the loss of a replica, while nothing of it was delivered
-    or consumed.
+    or consumed. A stage that `joins` gets the output of its sources for the request and for each of its CFG companions,
+    all at once; what is upstream of it runs for each companion.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     on_empty: EmptyPolicy = EmptyPolicy.COMPLETE
     prewarm: bool = False
     rerun: bool = False
+    joins: bool = False
     limits: Limits = Limits()
 
 
@@ -128,6 +131,7 @@ def find_faults(stages: Sequence[Stage]) -> list[Fault]:
     for stage in stages:
         faults += _edge_faults(stage, stages)
         faults += _modality_faults(stage)
+        faults += _join_faults(stage)
         faults += _limit_faults(stage)
     faults += _shape_faults(stages)
     return faults
@@ -184,6 +188,23 @@ def _modality_faults(stage: Stage) -> Iterable[Fault]:
         )
 
 
+def _join_faults(stage: Stage) -> Iterable[Fault]:
+    where = f"stage '{stage.name}', joins"
+    if not stage.joins:
+        return
+    if not stage.sources:
+        yield Fault(where, "it has no sources, so there is nothing to join", "give it `sources`, or remove `joins`")
+    for source in stage.sources:
+        if source.mode is EdgeMode.STREAMING:
+            yield Fault(
+                where,
+                f"source '{source.stage}' is streaming, but a bundle is joined when all of it is there",
+                "make it a complete edge",
+            )
+    if stage.prewarm:
+        yield Fault(where, "it starts with the whole bundle, so it cannot be prewarmed", "remove `prewarm`")
+
+
 def _limit_faults(stage: Stage) -> Iterable[Fault]:
     for field in msgspec.structs.fields(Limits):
         value = msgspec.structs.asdict(stage.limits)[field.name]
@@ -205,11 +226,7 @@ def _shape_faults(stages: Sequence[Stage]) -> Iterable[Fault]:
         yield Fault("stages", f"the sources form a cycle: {path}", "remove one of these sources")
         return
     needed = {stage.name for stage in stages if stage.output is not None}
-    pending = list(needed)
-    while pending:
-        fresh = [name for name in sources[pending.pop()] if name not in needed]
-        needed.update(fresh)
-        pending += fresh
+    needed |= upstream_of(needed, sources)
     if needed:
         for stage in stages:
             if stage.name not in needed:
@@ -218,6 +235,26 @@ def _shape_faults(stages: Sequence[Stage]) -> Iterable[Fault]:
                     "no output needs it, so it would never run",
                     "give it an `output`, make it a source of another stage, or remove it",
                 )
+    joining = {stage.name for stage in stages if stage.joins}
+    for name in joining:
+        for other in sorted(upstream_of({name}, sources) & joining):
+            yield Fault(
+                f"stage '{name}', joins",
+                f"stage '{other}' upstream of it joins the companions already",
+                "join them once",
+            )
+
+
+def upstream_of(names: Iterable[str], sources: Mapping[str, Sequence[str]]) -> set[str]:
+    """Every stage whose output leads to one of `names`."""
+    found: set[str] = set()
+    pending = [source for name in names for source in sources[name]]
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += sources[name]
+    return found
 
 
 def _names(values: Iterable[str]) -> str:

@@ -11,10 +11,16 @@ Payload: TypeAlias = object
 """An opaque handle to data of a stage: by reference in one process, by name across processes."""
 
 MAIN = "main"
-"""The sibling that every request has; CFG companions and samples are further siblings of the same request."""
+"""The sibling of a request that has no others, and the role of every sibling that is no companion."""
 
 PROMPT = "prompt"
 """The name under which a stage without sources gets the request's prompt, as if it came from a source."""
+
+
+def sibling_name(sample: int, samples: int, role: str = MAIN) -> str:
+    """What a sibling is called: `main`, or `0`, `1` … where there are several samples; a companion adds its role."""
+    base = MAIN if samples == 1 else str(sample)
+    return base if role == MAIN else f"{base}.{role}"
 
 
 class JobKey(NamedTuple):
@@ -28,6 +34,17 @@ class JobKey(NamedTuple):
     stage: str
     sibling: str
     attempt: int
+
+    @property
+    def sample(self) -> int:
+        """Which of the request's samples it belongs to, counted from 0."""
+        base = self.sibling.partition(".")[0]
+        return 0 if base == MAIN else int(base)
+
+    @property
+    def role(self) -> str:
+        """`main`, or the role of the companion that it works for."""
+        return self.sibling.partition(".")[2] or MAIN
 
     def __str__(self) -> str:
         return f"{self.request}/{self.stage}/{self.sibling}#{self.attempt}"

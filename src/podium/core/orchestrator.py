@@ -17,7 +17,10 @@ from podium.core.controlling import attend, end_control, expire_control, request
 from podium.core.deadlines import Timer
 from podium.core.effects import AbortRecord, AbortStatus, Effect, RefuseRequest
 from podium.core.ending import (
+    abort_samples,
+    begin_abort,
     cancel_request,
+    end_without,
     expire_abort_call,
     fail_request,
     fail_stranded,
@@ -26,8 +29,9 @@ from podium.core.ending import (
     leave_when_empty,
     lose_replica,
     note_abort_failure,
-    repeat_or_begin_abort,
+    repeat_stops,
     settle,
+    status_of_ended,
     stuck,
     unavailable,
 )
@@ -51,8 +55,8 @@ from podium.core.events import (
     StageStopped,
     StopFailed,
 )
-from podium.core.forwarding import activate, append_input, end_without, note_start, serve_pool, take_output
-from podium.core.graph import Graph
+from podium.core.forwarding import activate, append_input, note_start, serve_pool, take_output
+from podium.core.graph import Graph, Stage
 from podium.core.identity import Payload, ReplicaKey
 from podium.core.lifecycle import GateAction, GateState, JobState, JobTrigger, ReplicaState
 from podium.core.plan import Plan
@@ -184,6 +188,8 @@ class Orchestrator:
         plan = self._plan_or_refuse(event)
         if plan is None:
             return
+        if event.companions and not plan.roles:
+            state.release(tuple(event.companions.values()))  # no output that is asked for needs them
         request = Request(event, plan, state.next_serial(), state.now)
         state.requests[request.id] = request
         if state.gate.is_open or state.gate.judge(plan.stages) is GateState.OPEN:
@@ -197,7 +203,7 @@ class Orchestrator:
 
     def _plan_or_refuse(self, event: RequestSubmitted) -> Plan | None:
         try:
-            plan = self._state.planner.plan(event.outputs)
+            plan = self._plan(event)
         except InvalidRequestError as error:
             self._refuse(event, error.record)
             return None
@@ -206,6 +212,13 @@ class Orchestrator:
             self._refuse(event, error_record)
             return None
         return plan
+
+    def _plan(self, event: RequestSubmitted) -> Plan:
+        state = self._state
+        if event.samples == 1 and not event.companions:
+            return state.planner.plan(event.outputs)
+        roles = tuple(event.companions)
+        return state.planner.expand(event.outputs, event.samples, roles, state.limits.max_siblings)
 
     def _reason_to_refuse(self, event: RequestSubmitted, plan: Plan) -> ErrorRecord | None:
         state = self._state
@@ -225,15 +238,12 @@ class Orchestrator:
             )
         if len(state.requests) >= state.limits.max_requests:
             return self._overload(None, f"{state.limits.max_requests} requests are open (limits.max_requests)")
-        for job in plan.jobs:
-            pool = state.pools[job.stage.name]
+        for stage, jobs in plan.demand:
+            pool = state.pools[stage.name]
             if not pool.is_available:
-                return unavailable(job.stage.name)
-            if pool.is_full:
-                limit = job.stage.limits.max_queued
-                return self._overload(
-                    job.stage.name, f"{limit} jobs wait for stage '{job.stage.name}' (limits.max_queued)"
-                )
+                return unavailable(stage.name)
+            if not pool.has_room(jobs):
+                return self._overload(stage.name, _no_room(stage, jobs))
         return None
 
     def _overload(self, stage: str | None, what: str) -> ErrorRecord:
@@ -250,6 +260,8 @@ class Orchestrator:
         state = self._state
         state.counters.refused += 1
         state.release(() if event.prompt is None else (event.prompt,))
+        if event.companions:
+            state.release(tuple(event.companions.values()))
         error = msgspec.structs.replace(error, request_id=event.request_id)
         state.effects.append(RefuseRequest(event.ticket, event.request_id, error))
 
@@ -269,7 +281,7 @@ class Orchestrator:
 
     def _abort_requested(self, event: AbortRequested) -> None:
         state = self._state
-        call = AbortCall(event.call, event.request_ids)
+        call = AbortCall(event.call, self._ids_meant_by(event), event.samples)
         for request_id in call.open_ids():
             request = state.requests.get(request_id)
             if request is None:
@@ -277,16 +289,36 @@ class Orchestrator:
                 status = AbortStatus.ALREADY_ENDED if ended else AbortStatus.UNKNOWN
                 call.note(AbortRecord(request_id, status))
                 continue
+            if call.samples and (status_of := status_of_ended(request, call)) is not None:
+                call.note(AbortRecord(request_id, status_of))
+                continue
             if event.level is AckLevel.ACCEPTED:
                 call.note(AbortRecord(request_id, AbortStatus.ACCEPTED))
             else:
                 request.abort_calls.append(call)
-            repeat_or_begin_abort(state, request)
+            self._abort(request, call)
         if call.is_answered:
             state.effects.append(call.reply())
             return
         state.abort_calls[call.call] = call
         state.deadlines.set(call, event.deadline)
+
+    def _ids_meant_by(self, event: AbortRequested) -> tuple[str, ...]:
+        requests = self._state.requests
+        if event.request_ids is None:
+            return tuple(requests)
+        if not event.groups:
+            return event.request_ids
+        return (*event.request_ids, *(one.id for one in requests.values() if one.group in event.groups))
+
+    def _abort(self, request: Request, call: AbortCall) -> None:
+        repeat_stops(self._state, request, call.samples or None)
+        if request.is_aborting:
+            return
+        if call.samples:
+            abort_samples(self._state, request, call.samples)
+        else:
+            begin_abort(self._state, request)
 
     # Jobs
 
@@ -308,7 +340,7 @@ class Orchestrator:
                 leave_replica(state, job, JobTrigger.FAIL)
                 end_without(state, job, event.error)
             case InputRejected():
-                if not job.is_detached and not job.request.is_aborting:
+                if not job.is_detached and not job.sample.is_aborting:
                     fail_request(state, job.request, event.error)
             case _:
                 assert_never(event)
@@ -337,7 +369,7 @@ class Orchestrator:
         else:
             state.release(_payloads_of(event))
         job.finished_at = state.now
-        settle(state, job.request)
+        settle(state, job.sample)
 
     def _stop_failed(self, job: Job, error: ErrorRecord) -> None:
         if job.state is JobState.STOPPING:
@@ -361,6 +393,7 @@ class Orchestrator:
             state.pools[key.stage].drain(replica)
             leave_when_empty(state, replica)
             fail_stranded(state, state.pools[key.stage])
+            state.serve(state.pools[key.stage])
 
     def _shut_down(self, error: ErrorRecord) -> None:
         state = self._state
@@ -407,16 +440,17 @@ class Orchestrator:
     def _expire_work(self, job: Job, wait: Wait) -> None:
         """A job has waited too long; where its stage stands still, that is not its fault until the hold is too long."""
         state = self._state
-        barrier = state.pool_of(job).barrier
         job.wait = wait
-        if barrier.is_open or not barrier.is_frozen:
+        waits_for = job.request.jobs if wait is Wait.BUNDLE else (job,)
+        frozen = [one for one in waits_for if not one.is_over and state.pool_of(one).barrier.is_frozen]
+        if not frozen:
             fail_request(state, job.request, _job_timeout(job))
             return
-        left_s = barrier.closed_at + state.limits.hold_timeout_s - state.now
+        left_s = state.pool_of(frozen[0]).barrier.closed_at + state.limits.hold_timeout_s - state.now
         if left_s > 0:
             state.wait(job, wait, min(left_s, job.wait_limit_s()))
         else:
-            fail_request(state, job.request, self._hold_timeout(f"the resume of stage '{job.stage.name}'"))
+            fail_request(state, job.request, self._hold_timeout(f"the resume of stage '{frozen[0].stage.name}'"))
 
     def _request_timeout(self, request: Request) -> ErrorRecord:
         if request.deadline is not None and request.deadline <= self._state.now:
@@ -442,6 +476,13 @@ def _payloads_of(event: JobEvent) -> tuple[Payload, ...]:
     return (event.partial,) if isinstance(event, StageStopped) and event.partial is not None else ()
 
 
+def _no_room(stage: Stage, jobs: int) -> str:
+    limit = f"{stage.limits.max_queued} jobs"
+    if jobs == 1:
+        return f"{limit} wait for stage '{stage.name}' (limits.max_queued)"
+    return f"no more than {limit} may wait for stage '{stage.name}' (limits.max_queued), and this request has {jobs}"
+
+
 def _refusal(kind: ErrorKind, scope: Scope, message: str) -> ErrorRecord:
     return ErrorRecord(kind=kind, scope=scope, message=message)
 
@@ -451,12 +492,16 @@ _LIMITS = {
     Wait.DISPATCH: "dispatch_timeout_s",
     Wait.FIRST_OUTPUT: "first_output_timeout_s",
     Wait.CHUNK: "chunk_timeout_s",
+    Wait.BUNDLE: "bundle_timeout_s",
     Wait.INPUT: "chunk_timeout_s",
 }
 
 
 def _job_timeout(job: Job) -> ErrorRecord:
-    awaited = f"{job.wait} at stage '{job.stage.name}'"
+    wait = job.wait
+    awaited = f"{wait} at stage '{job.stage.name}'"
+    if wait is Wait.BUNDLE:
+        awaited = f"{wait} {', '.join(job.missing_roles)} at stage '{job.stage.name}'"
     limit_s = job.wait_limit_s()
     return ErrorRecord(
         kind=ErrorKind.WAIT_TIMEOUT,

@@ -1,4 +1,4 @@
-"""The two records that live as long as a request: the request itself and its jobs.
+"""The records that live as long as a request: the request itself, its samples and its jobs.
 
 Records hold state and answer questions about it. They change only in `ending.py`, `forwarding.py` and
 `orchestrator.py`, and move only through the tables.
@@ -41,6 +41,7 @@ class Wait(StrEnum):
     DISPATCH = "confirmation of the start"
     FIRST_OUTPUT = "first output"
     CHUNK = "next output"
+    BUNDLE = "companions"
     INPUT = "next input from the client"
     STOP = "confirmation of the stop"
     STUCK = "confirmation of the repeated stop"
@@ -55,13 +56,14 @@ class SourceBuffer:
     """What a job has got of one source: `unsent` waits for the job's start, `sent` counts what its replica has.
 
     With `is_complete` the job gets nothing of it before its end, even if it has started. The first `resent` of `unsent`
-    were given to a replica that was lost.
+    were given to a replica that was lost. `role` tells which companion's output it is, if any's.
     """
 
-    __slots__ = ("finish", "history", "is_complete", "name", "resent", "sent", "unsent")
+    __slots__ = ("finish", "history", "is_complete", "name", "resent", "role", "sent", "unsent")
 
-    def __init__(self, name: str, *, keeps_history: bool, is_complete: bool = False) -> None:
+    def __init__(self, name: str, *, keeps_history: bool, is_complete: bool = False, role: str = MAIN) -> None:
         self.name = name
+        self.role = role
         self.is_complete = is_complete
         self.unsent: list[Payload] = []
         self.sent = 0
@@ -113,18 +115,19 @@ class SourceBuffer:
 
 
 class Job(Timer):
-    """The work of one request at one stage. Its timer is the one wait that it is in."""
+    """The work of one request at one stage for one sibling. Its timer is the one wait that it is in."""
 
     __slots__ = (
-        "attempts", "finish_reason", "first_output_at", "finished_at", "inputs", "is_detached", "key", "last_output_at",
-        "missing",
-        "open_sources", "order", "partial", "plan", "queued_at", "replica", "request", "stage",
+        "attempts", "finish_reason", "first_output_at", "finished_at", "inputs", "is_detached", "is_parked", "key",
+        "last_output_at", "missing",
+        "open_sources", "order", "partial", "plan", "queued_at", "replica", "request", "sample", "stage",
         "started_at", "state", "wait",
     )  # fmt: skip
 
-    def __init__(self, request: Request, plan: JobPlan, *, input_open: bool) -> None:
+    def __init__(self, request: Request, sample: Sample, plan: JobPlan, *, input_open: bool) -> None:
         super().__init__()
         self.request = request
+        self.sample = sample
         self.plan = plan
         self.stage: Stage = plan.stage
         self.state = _WAITING
@@ -142,11 +145,14 @@ class Job(Timer):
         if input_open:
             self.inputs[PROMPT] = SourceBuffer(PROMPT, keeps_history=self.stage.rerun)
         self.missing = len(plan.sources)
+        if plan.bundle:
+            self._expect_bundle(plan)
         self.open_sources = len(self.inputs)
         self.last_output_at = 0.0
         self.partial: Payload = None
         self.finish_reason: FinishReason | None = None
         self.is_detached = False
+        self.is_parked = False
         self.queued_at: float | None = None
         self.started_at: float | None = None
         self.first_output_at: float | None = None
@@ -155,7 +161,34 @@ class Job(Timer):
     def __repr__(self) -> str:
         where = f" on {self.replica.key}" if self.replica is not None else ""
         waits = f", waits for {self.wait}" if self.wait is not _NOTHING else ""
-        return f"<Job {self.request.id}/{self.stage.name} {self.state}{where}{waits}>"
+        return f"<Job {self.request.id}/{self.name} {self.state}{where}{waits}>"
+
+    def _expect_bundle(self, plan: JobPlan) -> None:
+        for key, stage, role in plan.bundle:
+            self.inputs[key] = SourceBuffer(stage, keeps_history=self.stage.rerun, is_complete=True, role=role)
+        self.missing += len(plan.bundle)
+
+    @property
+    def name(self) -> str:
+        """Its stage, and its sibling where the request has several."""
+        sibling = self.plan.sibling
+        return self.stage.name if sibling == MAIN else f"{self.stage.name}/{sibling}"
+
+    @property
+    def leader(self) -> Job | None:
+        """The job that this one of a companion follows to its replica."""
+        leader = self.plan.leader
+        return self.request.jobs[leader] if leader >= 0 else None
+
+    @property
+    def missing_roles(self) -> list[str]:
+        """The companions that a joining job still waits for."""
+        return list(dict.fromkeys(one.role for one in self.inputs.values() if one.finish is None and one.role != MAIN))
+
+    @property
+    def lacks_companions_only(self) -> bool:
+        """Whether a joining job has all of its own sibling, and waits for companions."""
+        return all(one.finish is not None for one in self.inputs.values() if one.role == MAIN)
 
     @property
     def is_at_replica(self) -> bool:
@@ -194,6 +227,8 @@ class Job(Timer):
                 return limits.first_output_timeout_s
             case Wait.CHUNK | Wait.INPUT:
                 return limits.chunk_timeout_s
+            case Wait.BUNDLE:
+                return limits.bundle_timeout_s
             case Wait.STOP:
                 return limits.stop_timeout_s
             case Wait.STUCK:
@@ -210,7 +245,7 @@ class Job(Timer):
     def new_key(self, attempt: int) -> JobKey:
         """Begin a new attempt, with a key of its own."""
         self.attempts += 1
-        self.key = JobKey(self.request.id, self.stage.name, MAIN, attempt)
+        self.key = JobKey(self.request.id, self.stage.name, self.plan.sibling, attempt)
         return self.key
 
     def place(self) -> tuple[ReplicaKey, JobKey]:
@@ -221,15 +256,17 @@ class Job(Timer):
 
     def take_inputs(self) -> tuple[SourceInput, ...]:
         """Everything that is there, for the start."""
-        return tuple(SourceInput(buffer.name, *buffer.take_due(), buffer.finish) for buffer in self.inputs.values())
+        return tuple(
+            SourceInput(buffer.name, *buffer.take_due(), buffer.finish, buffer.role) for buffer in self.inputs.values()
+        )
 
     def drop_inputs(self) -> list[Payload]:
         """Give up what was never sent, and what is out of order, for release."""
         dropped: list[Payload] = [] if self.order.is_plain else list(self.order.take_early())
-        for buffer in self.inputs.values():
+        for name, buffer in self.inputs.items():
             if buffer.unsent:
                 unsent = buffer.drop()
-                if buffer.name not in self.plan.shared:
+                if name not in self.plan.shared:
                     dropped += unsent
         return dropped
 
@@ -247,12 +284,40 @@ class Job(Timer):
         )
 
 
+class Sample:
+    """One of the samples of a request: what is aborted and ends as one. `jobs` are its own and its companions'."""
+
+    __slots__ = ("index", "is_aborting", "jobs", "open_finals", "request", "unconfirmed")
+
+    def __init__(self, request: Request, index: int, open_finals: int) -> None:
+        self.request = request
+        self.index = index
+        self.open_finals = open_finals
+        self.is_aborting = False
+        self.unconfirmed: list[str] = []
+        self.jobs: tuple[Job, ...] = ()
+
+    def __repr__(self) -> str:
+        how = ", aborting" if self.is_aborting else ""
+        return f"<Sample {self.index} of {self.request.id}, {self.open_finals} finals open{how}>"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether each of its final stages has delivered its finish."""
+        return self.open_finals == 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no replica works for it any more."""
+        return not any(job.is_at_replica and not job.is_detached for job in self.jobs)
+
+
 class Request(Timer):
     """One request of a client, from its submission to its terminal. Its timer is its own deadline."""
 
     __slots__ = (
-        "abort_calls", "deadline", "id", "input_open", "input_sequence", "jobs", "open_finals", "params", "plan",
-        "priority", "prompt", "sequence", "serial", "state", "submitted_at", "ticket", "unconfirmed",
+        "abort_calls", "companions", "deadline", "group", "id", "input_open", "input_sequence", "jobs", "open_finals",
+        "params", "plan", "priority", "prompt", "samples", "sequence", "serial", "state", "submitted_at", "ticket",
     )  # fmt: skip
 
     def __init__(self, event: RequestSubmitted, plan: Plan, serial: int, now: float) -> None:
@@ -260,6 +325,8 @@ class Request(Timer):
         self.id = event.request_id
         self.ticket = event.ticket
         self.prompt = event.prompt
+        self.companions = event.companions
+        self.group = event.group
         self.params = event.params
         self.priority = event.priority
         self.deadline = event.deadline
@@ -270,15 +337,34 @@ class Request(Timer):
         self.submitted_at = now
         self.state = _HELD
         self.sequence = 0
-        self.open_finals = plan.finals
+        self.open_finals = plan.finals * plan.samples
         self.abort_calls: list[AbortCall] = []
-        self.unconfirmed: list[str] = []
-        self.jobs: tuple[Job, ...] = tuple(
-            Job(self, job, input_open=event.input_open and not job.sources) for job in plan.jobs
+        self.samples: tuple[Sample, ...] = ()
+        self.jobs: tuple[Job, ...] = ()
+        if plan.samples == 1:
+            self._lay_out_one(plan, input_open=event.input_open)
+        else:
+            self._lay_out_several(plan, input_open=event.input_open)
+
+    def _lay_out_one(self, plan: Plan, *, input_open: bool) -> None:
+        sample = Sample(self, 0, plan.finals)
+        self.samples = (sample,)
+        self.jobs = sample.jobs = tuple(
+            Job(self, sample, job, input_open=input_open and not job.sources and job.leader < 0) for job in plan.jobs
         )
 
+    def _lay_out_several(self, plan: Plan, *, input_open: bool) -> None:
+        self.samples = tuple(Sample(self, index, plan.finals) for index in range(plan.samples))
+        self.jobs = tuple(
+            Job(self, self.samples[job.sample], job, input_open=input_open and not job.sources and job.leader < 0)
+            for job in plan.jobs
+        )
+        size = len(self.jobs) // plan.samples
+        for sample in self.samples:
+            sample.jobs = self.jobs[sample.index * size : (sample.index + 1) * size]
+
     def __repr__(self) -> str:
-        jobs = " ".join(f"{job.stage.name}={job.state}" for job in self.jobs)
+        jobs = " ".join(f"{job.name}={job.state}" for job in self.jobs)
         return f"<Request {self.id} {self.state} {jobs}>"
 
     @property
@@ -291,10 +377,22 @@ class Request(Timer):
         """Whether it is being stopped, and ends when each replica has confirmed."""
         return self.state is _ABORTING
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether no replica works for it any more."""
-        return not any(job.is_at_replica and not job.is_detached for job in self.jobs)
+    def prompt_of(self, role: str) -> Payload:
+        """What a sibling begins with."""
+        return self.prompt if role == MAIN else self.companions[role]
+
+    def unused_prompts(self) -> list[Payload]:
+        """The prompts that no replica was ever given."""
+        used = {job.plan.role for job in self.jobs if job.attempts}
+        prompts = [] if self.prompt is None or MAIN in used else [self.prompt]
+        return prompts + [self.companions[role] for role in self.plan.roles if role not in used]
+
+    def forget(self) -> None:
+        """Let go of its samples and jobs, once it is over."""
+        for sample in self.samples:
+            sample.jobs = ()
+        self.samples = ()
+        self.jobs = ()
 
     def advance(self, trigger: RequestTrigger) -> None:
         """Move through the table."""
@@ -307,6 +405,6 @@ class Request(Timer):
         pending = [
             f"{job.wait} at stage '{job.stage.name}'" if job.wait is not _NOTHING else f"stage '{job.stage.name}'"
             for job in self.jobs
-            if not job.is_over and job.state is not _WAITING
+            if not job.is_over and (job.state is not _WAITING or job.wait is not _NOTHING)
         ]
         return ", ".join(pending) or "its stages"

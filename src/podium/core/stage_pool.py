@@ -1,11 +1,13 @@
 """The replicas of one stage, their credits, and the queue of jobs that wait for one.
 
 A pool decides which job goes to which replica; it starts nothing. A job leaves its replica only by ending, or with it.
+A companion's job is parked until its leader has a replica, and then waits for a credit of that one.
 """
 
 from __future__ import annotations
 
 import heapq
+from typing import TypeAlias
 
 from podium.core.barrier import Barrier
 from podium.core.fence import Fence
@@ -21,14 +23,18 @@ _QUEUED = JobState.QUEUED
 SWEEP_FLOOR = 64
 """Below this many entries the queue is not worth sweeping."""
 
+Entry: TypeAlias = tuple[int, int, int, Job]
+"""A job in a queue, behind what orders it: priority, arrival of its request, position in its plan."""
+
 
 class Replica:
     """One life of one replica, with the jobs that it has. Each takes one credit, until it is confirmed to be over.
 
     It takes work while it is live and has the weights of its stage. `asleep` are the tags of memory that it gave up.
+    `followers` is a queue of companions' jobs that wait for a credit here and nowhere else.
     """
 
-    __slots__ = ("asleep", "jobs", "key", "state", "takes_work", "weights_version")
+    __slots__ = ("asleep", "followers", "jobs", "key", "state", "takes_work", "weights_version")
 
     def __init__(self, key: ReplicaKey) -> None:
         self.key = key
@@ -37,6 +43,7 @@ class Replica:
         self.weights_version = 0
         self.asleep: frozenset[str] = frozenset()
         self.jobs: dict[JobKey, Job] = {}
+        self.followers: list[Entry] = []
 
     def __repr__(self) -> str:
         return f"<Replica {self.key} {self.state}, {len(self.jobs)} jobs>"
@@ -59,7 +66,8 @@ class StagePool:
         self.is_frozen = False
         self.weights_version = 0
         self._newest: dict[int, int] = {}
-        self._queue: list[tuple[int, int, Job]] = []
+        self._bound = 0
+        self._queue: list[Entry] = []
         self._fresh: list[Job] = []
 
     def __repr__(self) -> str:
@@ -71,10 +79,14 @@ class StagePool:
         """Whether any replica takes new work, now or when it has a credit."""
         return self.live > 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether as many jobs wait as may."""
-        return self.queued >= self.stage.limits.max_queued
+    def has_room(self, jobs: int) -> bool:
+        """Whether so many more jobs of one request may come: those that find no credit have to wait."""
+        limits = self.stage.limits
+        if jobs == 1:
+            return self.queued < limits.max_queued
+        taken = [len(replica.jobs) for replica in self.replicas.values() if replica.takes_work]
+        free = limits.max_inflight * len(taken) - sum(taken)
+        return self.queued + max(0, jobs - free) <= limits.max_queued
 
     def find(self, key: ReplicaKey) -> Replica | None:
         """The replica of that generation; None for a former one."""
@@ -126,6 +138,7 @@ class StagePool:
         """Give a replica no new work."""
         replica.advance(ReplicaTrigger.DRAIN)
         self._note_work(replica)
+        self._free_followers(replica)
 
     def remove(self, replica: Replica, trigger: ReplicaTrigger) -> None:
         """Forget a replica that leaves or is lost."""
@@ -133,18 +146,37 @@ class StagePool:
         self._note_work(replica)
         self.fence.forget_replica(replica.key)
         del self.replicas[replica.key.slot]
+        self._free_followers(replica)
 
     def enqueue(self, job: Job) -> None:
-        """Let a job wait for a credit."""
+        """Let a job wait for a credit: of any replica, or of its leader's as soon as that has one."""
         self.queued += 1
-        self._fresh.append(job)
-        heapq.heappush(self._queue, (job.request.priority, job.request.serial, job))
+        leader = job.leader if job.plan.leader >= 0 else None
+        if leader is None:
+            self._wait_for_any(job)
+        elif leader.is_before_replica:
+            job.is_parked = True
+        else:
+            self.follow(job, leader.replica)
 
-    def withdraw(self) -> None:
+    def follow(self, job: Job, replica: Replica | None) -> None:
+        """Let a companion's job wait for a credit of its leader's replica; of any, when that takes no new work."""
+        job.is_parked = False
+        if replica is None or not replica.takes_work:
+            self._wait_for_any(job)
+            return
+        self._bound += 1
+        self._fresh.append(job)
+        heapq.heappush(replica.followers, _entry(job))
+
+    def withdraw(self, job: Job) -> None:
         """Note that a queued job was cancelled; its entry goes when it is met, or in bulk."""
         self.queued -= 1
+        job.is_parked = False
+        if job.plan.leader >= 0:
+            self._unbind(job)
         if len(self._queue) > 2 * self.queued + SWEEP_FLOOR:
-            self._queue = [entry for entry in self._queue if entry[2].state is _QUEUED]
+            self._queue = [entry for entry in self._queue if entry[3].state is _QUEUED]
             heapq.heapify(self._queue)
 
     def take_fresh(self) -> list[Job]:
@@ -159,11 +191,51 @@ class StagePool:
         replica = self._least_loaded()
         if replica is None:
             return None
-        while True:
-            job = heapq.heappop(self._queue)[2]
+        if self._bound:
+            return self._next_among_followers(replica)
+        while self._queue:
+            job = heapq.heappop(self._queue)[3]
             if job.state is _QUEUED:
                 self.queued -= 1
                 return job, replica
+        return None
+
+    def _next_among_followers(self, least_loaded: Replica) -> tuple[Job, Replica] | None:
+        """The next job of the queue and of those that wait for one replica: a credit elsewhere is of no use to them."""
+        queue = self._queue
+        while queue and queue[0][3].state is not _QUEUED:
+            heapq.heappop(queue)
+        best, where = (queue[0] if queue else None), least_loaded
+        for replica in self.replicas.values():
+            has_credit = replica.takes_work and len(replica.jobs) < self.stage.limits.max_inflight
+            if has_credit and replica.followers and (best is None or replica.followers[0] < best):
+                best, where, queue = replica.followers[0], replica, replica.followers
+        if best is None:
+            return None
+        heapq.heappop(queue)
+        self.queued -= 1
+        if queue is not self._queue:
+            self._bound -= 1
+        return best[3], where
+
+    def _wait_for_any(self, job: Job) -> None:
+        self._fresh.append(job)
+        heapq.heappush(self._queue, _entry(job))
+
+    def _unbind(self, job: Job) -> None:
+        for replica in self.replicas.values():
+            rest = [entry for entry in replica.followers if entry[3] is not job]
+            if len(rest) < len(replica.followers):
+                heapq.heapify(rest)
+                replica.followers = rest
+                self._bound -= 1
+
+    def _free_followers(self, replica: Replica) -> None:
+        """What waits for a replica that takes no new work may go to any."""
+        for entry in replica.followers:
+            heapq.heappush(self._queue, entry)
+        self._bound -= len(replica.followers)
+        replica.followers = []
 
     def _least_loaded(self) -> Replica | None:
         best: Replica | None = None
@@ -180,3 +252,7 @@ class StagePool:
         takes_work = replica.state is ReplicaState.LIVE and replica.weights_version == self.weights_version
         self.live += takes_work - replica.takes_work
         replica.takes_work = takes_work
+
+
+def _entry(job: Job) -> Entry:
+    return job.request.priority, job.request.serial, job.plan.position, job

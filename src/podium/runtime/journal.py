@@ -18,6 +18,7 @@ import numpy as np
 
 from podium.core.admission import EngineLimits
 from podium.core.effects import (
+    AbortRecord,
     CallReplica,
     Effect,
     EmitOutput,
@@ -25,7 +26,6 @@ from podium.core.effects import (
     ReleasePayloads,
     ReplyAbort,
     ReplyControl,
-    SourceInput,
     StartJob,
 )
 from podium.core.events import (
@@ -266,7 +266,8 @@ def _bare_event(event: Event) -> Event:
             return StageProduced(event.replica, tuple(outputs))
         case RequestSubmitted():
             params = {stage: _bare_one(value) for stage, value in event.params.items()}
-            return msgspec.structs.replace(event, prompt=_bare_one(event.prompt), params=params)
+            companions = {role: _bare_one(prompt) for role, prompt in event.companions.items()}
+            return msgspec.structs.replace(event, prompt=_bare_one(event.prompt), params=params, companions=companions)
         case InputAppended():
             return msgspec.structs.replace(event, payloads=_bare(event.payloads))
         case StageStopped():
@@ -285,7 +286,7 @@ def _bare_effect(effect: Effect) -> Effect:
         case EmitOutput():
             return msgspec.structs.replace(effect, payloads=_bare(effect.payloads), partial=_bare_one(effect.partial))
         case StartJob():
-            inputs = [SourceInput(one.source, one.sequence, _bare(one.payloads), one.finish) for one in effect.inputs]
+            inputs = [msgspec.structs.replace(one, payloads=_bare(one.payloads)) for one in effect.inputs]
             return msgspec.structs.replace(
                 effect, prompt=_bare_one(effect.prompt), params=_bare_one(effect.params), inputs=tuple(inputs)
             )
@@ -294,10 +295,7 @@ def _bare_effect(effect: Effect) -> Effect:
         case ReleasePayloads():
             return ReleasePayloads(_bare(effect.payloads))
         case ReplyAbort():
-            records = [
-                msgspec.structs.replace(one, partials=dict.fromkeys(one.partials, LEFT_OUT)) for one in effect.records
-            ]
-            return ReplyAbort(effect.call, tuple(records))
+            return ReplyAbort(effect.call, tuple(_bare_record(one) for one in effect.records))
         case CallReplica() if effect.method not in BARRIER_METHODS:
             return msgspec.structs.replace(effect, arguments=dict.fromkeys(effect.arguments, LEFT_OUT))
         case ReplyControl():
@@ -305,6 +303,11 @@ def _bare_effect(effect: Effect) -> Effect:
             return msgspec.structs.replace(effect, records=tuple(answers))
         case _:
             return effect
+
+
+def _bare_record(record: AbortRecord) -> AbortRecord:
+    samples = {index: dict.fromkeys(partials, LEFT_OUT) for index, partials in record.samples.items()}
+    return msgspec.structs.replace(record, partials=dict.fromkeys(record.partials, LEFT_OUT), samples=samples)
 
 
 def _encode_payload(payload: object) -> object:

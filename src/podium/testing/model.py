@@ -266,7 +266,7 @@ class Model(EventModel):
         assert call is not None, "an abort was answered that nobody asked for, or twice"
         assert not call.is_answered, "an abort was answered twice"
         call.is_answered = True
-        assert [record.request_id for record in effect.records] == list(dict.fromkeys(call.event.request_ids))
+        assert [record.request_id for record in effect.records] == list(dict.fromkeys(call.event.request_ids or ()))
         for record in effect.records:
             ticket = call.tickets.get(record.request_id)
             if ticket is None:

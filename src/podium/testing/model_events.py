@@ -102,7 +102,7 @@ class EventModel:
             case InputAppended() | RequestCancelled():
                 return {event.ticket}
             case AbortRequested():
-                return {one.event.ticket for name in event.request_ids if (one := self.live(name)) is not None}
+                return {one.event.ticket for name in event.request_ids or () if (one := self.live(name)) is not None}
             case ReplicaDrained() | ReplicaLost():
                 return {one.event.ticket for one in self.open_tickets() if event.replica.stage in one.needed}
             case ControlRequested():
@@ -208,7 +208,7 @@ class EventModel:
             ticket.is_input_open = False
 
     def _take_abort(self, event: AbortRequested) -> None:
-        tickets = {name: ticket for name in event.request_ids if (ticket := self.live(name)) is not None}
+        tickets = {name: ticket for name in event.request_ids or () if (ticket := self.live(name)) is not None}
         self.calls[event.call] = CallModel(event, tickets)
         for ticket in tickets.values():
             ticket.is_aborting = True
