@@ -1,9 +1,12 @@
-"""Abort calls: one record for each id, one answer for each call."""
+"""Calls of callers: one record for each id or replica, one answer for each call."""
 
 from __future__ import annotations
 
-from podium.core.control import AbortCall
-from podium.core.effects import AbortRecord, AbortStatus, ReplyAbort
+from podium.core.control import AbortCall, ControlCall, Step
+from podium.core.effects import AbortRecord, AbortStatus, ControlRecord, ReplyAbort
+from podium.core.events import ControlRequested
+from podium.core.identity import ReplicaKey
+from podium.core.operations import CallMethod
 
 
 def record(request_id: str, status: AbortStatus = AbortStatus.ABORTED) -> AbortRecord:
@@ -33,3 +36,13 @@ def test_the_first_record_of_an_id_counts() -> None:
     call.note(record("a", AbortStatus.ABORTED))
     assert repr(call) == "<AbortCall 1, 1 of 2 open>"
     assert call.reply() == ReplyAbort(1, (record("a", AbortStatus.FAILED),))
+
+
+def test_a_control_call_knows_what_it_waits_for() -> None:
+    call = ControlCall(ControlRequested(7, CallMethod("reset"), ("a", "b"), 9.0), (Step.CALL,))
+    assert repr(call) == "<ControlCall 7 CallMethod at call, 0 pending>"
+    call.pending[1] = ReplicaKey("b", 0, 0)
+    assert (call.waits_for("a"), call.waits_for("b")) == (False, True)
+    call.records[ReplicaKey("a", 0, 0)] = ControlRecord("a", 0, ok=True)
+    failed = call.records[ReplicaKey("a", 1, 0)] = ControlRecord("a", 1, ok=False)
+    assert call.failures() == [failed]

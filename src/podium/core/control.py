@@ -71,7 +71,7 @@ class ControlCall(Timer):
     """One control call, until it is answered. Its timer is the limit that the caller set.
 
     `pending` has the replicas that were called and have not answered, by the number of that call; `records` the last
-    answer of each replica. `step` is what is under way, `steps` what comes after.
+    answer of each replica. `step` is what is under way once it has begun, `steps` what comes after.
     """
 
     __slots__ = ("call", "operation", "pending", "records", "stages", "step", "steps")
@@ -82,7 +82,7 @@ class ControlCall(Timer):
         self.operation = event.operation
         self.stages = event.stages
         self.steps = list(steps)
-        self.step: Step | None = None
+        self.step = Step.CALL
         self.pending: dict[int, ReplicaKey] = {}
         self.records: dict[ReplicaKey, ControlRecord] = {}
 

@@ -10,18 +10,18 @@ from collections.abc import Iterable, Mapping
 from typing import assert_never
 
 from podium.core.control import ControlCall, Step
+from podium.core.control_errors import error_of, lost, nobody_to_call, reason_to_refuse, silent, superseded, undrained
 from podium.core.effects import CallReplica, ControlRecord, ReplyControl
 from podium.core.ending import repeat_or_begin_abort
 from podium.core.events import CallReturned, ControlRequested
 from podium.core.forwarding import activate
 from podium.core.identity import Payload, ReplicaKey
-from podium.core.lifecycle import SLEEPY, BarrierTrigger, FenceState, GateAction, GateState
+from podium.core.lifecycle import SLEEPY, BarrierTrigger, GateAction, GateState
 from podium.core.operations import (
     BeginUpdate,
     CallMethod,
     CommitUpdate,
     HoldPolicy,
-    Operation,
     Pause,
     PauseMode,
     Resume,
@@ -33,15 +33,12 @@ from podium.core.operations import (
 from podium.core.records import Job, Request, Wait
 from podium.core.stage_pool import Replica, StagePool
 from podium.core.state import CoreState
-from podium.errors import ErrorKind, ErrorRecord, Scope
-
-NAMED_FAILURES = 4
-"""How many failed replicas the text of an error names; all of them are among the records."""
+from podium.errors import ErrorRecord
 
 
 def request_control(state: CoreState, event: ControlRequested) -> None:
     """Begin a control call, or answer it at once when it does not fit."""
-    error = _reason_to_refuse(state, event)
+    error = reason_to_refuse(state, event)
     if error is not None:
         state.effects.append(ReplyControl(event.call, (), error))
         return
@@ -85,10 +82,11 @@ def expire_control(state: CoreState, call: ControlCall) -> None:
     for number, replica in list(call.pending.items()):
         del state.replica_calls[number]
         del call.pending[number]
-        _note(state, call, replica, _failed(replica, _silent(replica, _method_of(call))))
+        _note(state, call, replica, _failed(replica, silent(replica, _method_of(call))))
     if call.step is Step.DRAIN:
         for pool in _undrained(state, call):
-            _note_undrained(state, call, pool)
+            for busy in pool.replicas.values():
+                _note(state, call, busy.key, _failed(busy.key, undrained(pool, busy)))
     _end_step(state, call)
 
 
@@ -167,13 +165,13 @@ def _go_on(state: CoreState, call: ControlCall) -> None:
             return
         if call.failures():
             break
-    _answer(state, call, _error_of(call))
+    _answer(state, call, error_of(call))
 
 
 def _begin_at(state: CoreState, call: ControlCall, pool: StagePool) -> None:
     """Begin the step at one stage: call its replicas, or note that there is nothing to do."""
     stage = pool.stage.name
-    trigger = _TRIGGERS.get(call.step) if call.step is not None else None
+    trigger = _TRIGGERS.get(call.step)
     if trigger is not None and not _concerns(call, pool):
         for replica in pool.replicas.values():
             if replica.key not in call.records:
@@ -184,7 +182,7 @@ def _begin_at(state: CoreState, call: ControlCall, pool: StagePool) -> None:
     arguments = _arguments_of(call, stage)
     method = _method_of(call)
     if not pool.replicas and call.step is Step.CALL:
-        error = _unavailable(stage)
+        error = nobody_to_call(stage)
         _note(state, call, ReplicaKey(stage, -1, 0), ControlRecord(stage, None, ok=False, error=error))
     for replica in pool.replicas.values():
         number = state.next_call()
@@ -218,10 +216,8 @@ def _concerns(call: ControlCall, pool: StagePool) -> bool:
             return barrier.state not in SLEEPY
         case Step.WAKE:
             return barrier.state in SLEEPY
-        case Step.RESUME:
-            return not barrier.is_open
         case _:
-            return True
+            return not barrier.is_open
 
 
 def _method_of(call: ControlCall) -> str:
@@ -233,8 +229,6 @@ def _method_of(call: ControlCall) -> str:
             return "resume"
         case Step.ROLL_BACK:
             return "update_weights"
-        case None:
-            return type(operation).__name__
         case _:
             return call.step.value
 
@@ -282,7 +276,7 @@ def _end_step(state: CoreState, call: ControlCall) -> None:
     if call.step in (Step.UPDATE, Step.ROLL_BACK):
         _conclude_weights(state, call)
     if call.failures():
-        _answer(state, call, _error_of(call))
+        _answer(state, call, error_of(call))
     else:
         _go_on(state, call)
 
@@ -317,12 +311,11 @@ def _note(state: CoreState, call: ControlCall, replica: ReplicaKey, record: Cont
 
 
 def _forget_replica(state: CoreState, call: ControlCall, key: ReplicaKey, error: ErrorRecord | None) -> None:
-    for number, replica in call.pending.items():
-        if replica == key:
-            del state.replica_calls[number], call.pending[number]
-            _note(state, call, key, _failed(key, _lost(key, _method_of(call), error)))
-            _note_answer(state, call, key.stage)
-            return
+    number = next((number for number, replica in call.pending.items() if replica == key), None)
+    if number is not None:
+        del state.replica_calls[number], call.pending[number]
+        _note(state, call, key, _failed(key, lost(key, _method_of(call), error)))
+        _note_answer(state, call, key.stage)
 
 
 def _answer(state: CoreState, call: ControlCall, error: ErrorRecord | None) -> None:
@@ -348,7 +341,7 @@ def _take_charge(state: CoreState, call: ControlCall) -> None:
     for stage in call.stages:
         barrier = state.pools[stage].barrier
         if barrier.call is not None:
-            _answer(state, barrier.call, _superseded(barrier.call, call, stage))
+            _answer(state, barrier.call, superseded(barrier.call, call, stage))
         barrier.call = call
 
 
@@ -360,6 +353,9 @@ def _close(state: CoreState, call: ControlCall, mode: PauseMode, held: HoldPolic
         state.gate.act(GateAction.HOLD if held is HoldPolicy.HOLD else GateAction.REFUSE, (stage,))
         pool.barrier.close(mode, state.now)
         pool.is_frozen = not pool.barrier.lets_start
+        if mode is PauseMode.KEEP:
+            for job in _own_waits(state, pool):
+                state.wait(job, job.wait, state.limits.hold_timeout_s)
     if mode is PauseMode.ABORT:
         for request in _requests_at(state, call.stages):
             repeat_or_begin_abort(state, request)
@@ -378,11 +374,19 @@ def _unfreeze(state: CoreState, pool: StagePool) -> None:
     """Let a stage's jobs go on: those that wait may start, and waits begin anew for those that stood still."""
     pool.barrier.is_frozen = pool.is_frozen = False
     state.serve(pool)
-    for request in state.requests.values():
-        for job in request.jobs:
-            if job.wait is Wait.BUNDLE or (job.stage is pool.stage and job.wait in _OWN_WAITS):
-                job.last_output_at = state.now
-                state.wait(job, job.wait, job.wait_limit_s())
+    for job in _own_waits(state, pool):
+        job.last_output_at = state.now
+        state.wait(job, job.wait, job.wait_limit_s())
+
+
+def _own_waits(state: CoreState, pool: StagePool) -> list[Job]:
+    """The jobs that wait for something that a stage which stands still does not bring."""
+    return [
+        job
+        for request in state.requests.values()
+        for job in request.jobs
+        if job.wait is Wait.BUNDLE or (job.stage is pool.stage and job.wait in _OWN_WAITS)
+    ]
 
 
 _OWN_WAITS = frozenset({Wait.QUEUE, Wait.DISPATCH, Wait.FIRST_OUTPUT, Wait.CHUNK, Wait.INPUT})
@@ -456,172 +460,5 @@ def _conclude_weights(state: CoreState, call: ControlCall) -> None:
             fence.roll_back()
 
 
-# What does not fit, and what went wrong
-
-
-def _reason_to_refuse(state: CoreState, event: ControlRequested) -> ErrorRecord | None:
-    unknown = [stage for stage in event.stages if stage not in state.pools]
-    if unknown or not event.stages:
-        what = f"there is no stage '{unknown[0]}'" if unknown else "no stage is named"
-        return ErrorRecord(
-            kind=ErrorKind.INVALID_REQUEST,
-            scope=Scope.REQUEST,
-            message=f"stages: {what}; use some of: {', '.join(state.pools)}",
-        )
-    if state.gate.is_shut:
-        return ErrorRecord(kind=ErrorKind.ENGINE_STOPPED, scope=Scope.ENGINE, message="the engine is shut down")
-    if len(state.control_calls) >= state.limits.max_control_calls:
-        return ErrorRecord(
-            kind=ErrorKind.OVERLOADED,
-            scope=Scope.ENGINE,
-            retry_after_s=state.limits.retry_after_s,
-            message=f"{state.limits.max_control_calls} control calls are open (limits.max_control_calls)",
-        )
-    for stage in event.stages:
-        misfit = _misfit(state.pools[stage], event.operation)
-        if misfit is not None:
-            return misfit
-    return None
-
-
-def _misfit(pool: StagePool, operation: Operation) -> ErrorRecord | None:
-    """Why an operation does not fit the state of a stage."""
-    stage, barrier, fence = pool.stage.name, pool.barrier, pool.fence
-    match operation:
-        case Resume():
-            if barrier.state in SLEEPY:
-                return _rejected(stage, f"stage '{stage}' is {barrier.state}; wake it up first")
-            if not fence.is_settled:
-                return _rejected(stage, f"the weights of stage '{stage}' are {fence.state}; {_WAY_OUT}")
-        case BeginUpdate():
-            if not barrier.is_quiet:
-                return _rejected(stage, f"stage '{stage}' is {barrier.state}; pause it before its weights are changed")
-            if operation.version <= fence.version:
-                message = (
-                    f"version: stage '{stage}' has the weights of version {fence.version}; "
-                    f"{operation.version} is not newer"
-                )
-                return ErrorRecord(kind=ErrorKind.STALE_VERSION, scope=Scope.STAGE, stage=stage, message=message)
-        case UpdateWeights() | CommitUpdate():
-            return _misfit_of_update(pool, operation)
-        case RollBackUpdate():
-            if fence.is_settled:
-                return _rejected(stage, f"no update of the weights of stage '{stage}' is under way")
-            if operation.arguments is None and fence.touched:
-                return _rejected(stage, f"weights of stage '{stage}' were changed; say how they are restored")
-        case CallMethod() | Pause() | Sleep() | WakeUp():
-            pass
-        case _:
-            assert_never(operation)
-    return None
-
-
-_WAY_OUT = "commit the update, or roll it back, first"
-
-
-def _misfit_of_update(pool: StagePool, operation: UpdateWeights | CommitUpdate) -> ErrorRecord | None:
-    stage, fence = pool.stage.name, pool.fence
-    if fence.state is not FenceState.UPDATING:
-        return _rejected(stage, f"the weights of stage '{stage}' are {fence.state}; begin an update first")
-    if isinstance(operation, CommitUpdate):
-        missing = [str(key.slot) for key in pool.present() if key not in fence.updated]
-        if missing or not fence.updated:
-            which = f"replica {', '.join(missing)}" if missing else "no replica"
-            return _rejected(stage, f"the update of stage '{stage}' is not complete: {which} has not confirmed it")
-    return None
-
-
-def _rejected(stage: str, message: str) -> ErrorRecord:
-    return ErrorRecord(kind=ErrorKind.CONTROL_REJECTED, scope=Scope.STAGE, stage=stage, message=message)
-
-
-def _superseded(old: ControlCall, new: ControlCall, stage: str) -> ErrorRecord:
-    names = type(old.operation).__name__, type(new.operation).__name__
-    message = f"{names[0]} was not done when {names[1]} took over stage '{stage}'"
-    return ErrorRecord(kind=ErrorKind.SUPERSEDED, scope=Scope.STAGE, stage=stage, message=message)
-
-
 def _failed(replica: ReplicaKey, error: ErrorRecord) -> ControlRecord:
     return ControlRecord(replica.stage, replica.slot, ok=False, error=error)
-
-
-def _silent(replica: ReplicaKey, method: str) -> ErrorRecord:
-    return ErrorRecord(
-        kind=ErrorKind.CONTROL_TIMEOUT,
-        scope=Scope.REPLICA,
-        stage=replica.stage,
-        replica=replica.slot,
-        awaited=f"the answer to '{method}'",
-        message=f"replica {replica.slot} of stage '{replica.stage}' did not answer '{method}' in time",
-    )
-
-
-def _lost(replica: ReplicaKey, method: str, error: ErrorRecord | None) -> ErrorRecord:
-    why = "was drained" if error is None else "was lost"
-    return ErrorRecord(
-        kind=ErrorKind.REPLICA_LOST,
-        scope=Scope.REPLICA,
-        stage=replica.stage,
-        replica=replica.slot,
-        message=f"replica {replica.slot} of stage '{replica.stage}' {why} before it answered '{method}'",
-    )
-
-
-def _unavailable(stage: str) -> ErrorRecord:
-    return ErrorRecord(
-        kind=ErrorKind.STAGE_UNAVAILABLE,
-        scope=Scope.STAGE,
-        stage=stage,
-        message=f"stage '{stage}' has no live replica to call",
-    )
-
-
-def _note_undrained(state: CoreState, call: ControlCall, pool: StagePool) -> None:
-    stage = pool.stage.name
-    for replica in pool.replicas.values():
-        error = ErrorRecord(
-            kind=ErrorKind.CONTROL_TIMEOUT,
-            scope=Scope.REPLICA,
-            stage=stage,
-            replica=replica.key.slot,
-            awaited="the end of its jobs",
-            message=f"stage '{stage}' has not drained in time: replica {replica.key.slot} has {len(replica.jobs)} "
-            "jobs, and requests that were admitted may still need it",
-        )
-        _note(state, call, replica.key, _failed(replica.key, error))
-
-
-def _error_of(call: ControlCall) -> ErrorRecord | None:
-    """One error for all that failed: of their kind when they share it, and at their place when they share that."""
-    failures = call.failures()
-    if not failures:
-        return None
-    errors = [record.error for record in failures if record.error is not None]
-    kinds = {error.kind for error in errors}
-    kind = kinds.pop() if len(kinds) == 1 else ErrorKind.CONTROL_FAILED
-    if kind not in _CONTROL_KINDS:
-        kind = ErrorKind.CONTROL_FAILED
-    stages = {record.stage for record in failures}
-    is_one = len(failures) == 1
-    named = [error.message for error in errors[:NAMED_FAILURES]]
-    more = f"; and {len(errors) - NAMED_FAILURES} more" if len(errors) > NAMED_FAILURES else ""
-    return ErrorRecord(
-        kind=kind,
-        scope=Scope.REPLICA if is_one else Scope.STAGE if len(stages) == 1 else Scope.ENGINE,
-        stage=failures[0].stage if len(stages) == 1 else None,
-        replica=failures[0].replica if is_one else None,
-        awaited=errors[0].awaited,
-        message="; ".join(named) + more,
-    )
-
-
-_CONTROL_KINDS = frozenset(
-    {
-        ErrorKind.CONTROL_FAILED,
-        ErrorKind.CONTROL_TIMEOUT,
-        ErrorKind.CONTROL_REJECTED,
-        ErrorKind.STALE_VERSION,
-        ErrorKind.CLEANUP_PENDING,
-        ErrorKind.UNSUPPORTED,
-    }
-)
