@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
-from podium.core.effects import EmitOutput, EndRequest, FeedJob, Outcome, StartJob, StopJob
+from podium.core.effects import Effect, EmitOutput, EndRequest, FeedJob, Outcome, StartJob, StopJob
 from podium.core.events import (
     FinishReason,
     JobOutput,
@@ -24,6 +25,7 @@ from tests.support.core_world import (
     an_error,
     chain,
     complete,
+    guided,
     lines,
     make_stage,
     streaming,
@@ -466,3 +468,84 @@ def test_requests_aborted_at_random_moments_leave_nothing(seed: int) -> None:
     replicas.run()
     assert world.core.statistics().is_idle
     assert world.core.statistics().stages == idle
+
+
+@pytest.mark.case("B009")
+def test_a_companion_that_makes_no_progress_ends_its_parent_within_the_limit() -> None:
+    limits = Limits(bundle_timeout_s=45.0, first_output_timeout_s=600.0)
+    world = World(*guided(limits=limits))
+    before = world.core.statistics()
+    world.submit(prompt="yes", companions={"negative": "no", "style": "so"})
+    for stage in ("a", "t"):
+        for sibling in ("main", "main.style"):
+            world.finish(stage, f"{stage} of {sibling}", sibling=sibling)
+    world.start("a", sibling="main.negative")
+    assert lines(world.wait(44.9)) == []
+    assert lines(world.wait(0.1))[-2:] == ["stop r/a/main.negative", "end r failed wait_timeout"]
+    world.stopped("a", sibling="main.negative")
+    assert world.core.is_idle
+    assert world.core.statistics().stages == before.stages
+    assert len(world.terminals()) == 1
+
+
+@pytest.mark.case("B061")
+@pytest.mark.parametrize("siblings", [{"samples": 3}, {"companions": {"negative": "no", "style": "so"}}])
+def test_a_request_with_three_children_and_capacity_for_two_is_refused_as_a_whole(siblings: dict[str, Any]) -> None:
+    limits = Limits(max_inflight=1, max_queued=1)
+    world = World(make_stage("a", limits=limits), make_stage("b", complete("a"), output="x", joins=True))
+    before = world.core.statistics().stages
+    assert lines(world.submit(prompt="p", **siblings))[-1] == "refuse r overloaded"
+    assert not any(isinstance(effect, StartJob) for effect in world.effects)
+    assert world.core.statistics().stages == before
+    assert lines(world.submit("other", prompt="p", samples=2)) == ["start other/a/0 on a[0]@0"]
+    world.cancel("other")
+    world.stopped("a", request_id="other", sibling="0")
+    assert world.core.statistics().stages == before
+
+
+@pytest.mark.case("B059")
+def test_children_that_end_at_different_times_make_one_terminal_after_the_last() -> None:
+    world = World(make_stage("a", output="text"))
+    world.submit(samples=3)
+    for index, steps in ((0, 1), (1, 5), (2, 9)):
+        for step in range(steps):
+            world.produce("a", f"{index}.{step}", sibling=str(index))
+        assert world.terminals() == []
+        world.finish("a", sibling=str(index))
+    (end,) = world.terminals()
+    assert end.outcome is Outcome.COMPLETED
+    emitted = [one for one in world.effects if isinstance(one, EmitOutput)]
+    assert [one.index for one in emitted if one.finish] == [0, 1, 2]
+    assert all(str(payload).startswith(f"{one.index}.") for one in emitted for payload in one.payloads)
+
+
+@pytest.mark.case("B059")
+def test_aborting_the_parent_reaches_all_children_and_aborting_a_child_reaches_it_alone() -> None:
+    world = World(make_stage("a", output="text"))
+    world.submit(samples=3)
+    assert lines(world.abort("r", samples=(1,))) == ["stop r/a/1"]
+    world.stopped("a", sibling="1")
+    assert world.terminals() == []
+    assert lines(world.abort("r")) == ["stop r/a/0", "stop r/a/2"]
+    for sibling in "02":
+        world.stopped("a", sibling=sibling)
+    assert [end.outcome for end in world.terminals()] == [Outcome.ABORTED]
+    assert world.core.is_idle
+
+
+@pytest.mark.case("B092")
+def test_an_abort_stops_the_documented_set_and_answers_for_whatever_it_was_given() -> None:
+    world = World(*guided(), replicas=2)
+    for name, group in (("one", "mine"), ("two", "mine"), ("three", "yours")):
+        world.submit(name, samples=2, companions={"negative": "no"}, group=group)
+
+    def stopped_by(effects: list[Effect]) -> set[tuple[str, str]]:
+        return {(one.job.request, one.job.sibling) for one in effects if isinstance(one, StopJob)}
+
+    assert stopped_by(world.abort("one", samples=(1,))) == {("one", "1"), ("one", "1.negative")}
+    assert stopped_by(world.abort("one")) == {("one", "0"), ("one", "0.negative")}
+    assert stopped_by(world.abort(groups=("mine",))) == {
+        ("two", name) for name in ("0", "0.negative", "1", "1.negative")
+    }
+    assert stopped_by(world.abort_all()) == {("three", name) for name in ("0", "0.negative", "1", "1.negative")}
+    assert lines(world.abort("1", "one/1", "nobody"))[-1] == "reply 5: 1 unknown, one/1 unknown, nobody unknown"

@@ -12,7 +12,7 @@ from podium.core.events import FinishReason, JobOutput, StageProduced
 from podium.core.graph import EdgeMode, Limits, Stage
 from podium.core.identity import JobKey, Payload
 from podium.core.lifecycle import GateAction
-from tests.support.core_world import Replicas, World, chain, complete, lines, make_stage, streaming, voice
+from tests.support.core_world import Replicas, World, chain, complete, guided, lines, make_stage, streaming, voice
 
 DIAMOND = (
     make_stage("a"),
@@ -295,3 +295,124 @@ def test_beyond_its_queue_a_stage_refuses_at_once_with_a_hint_and_takes_nothing(
     assert world.core.statistics().stages["a"].queued == 2
     Replicas(world).run()
     assert world.core.statistics().counters.completed == 3
+
+
+def guided_world(samples: int, *, replicas: int = 2) -> World:
+    world = World(*guided(), replicas=replicas)
+    world.submit(prompt="yes", samples=samples, companions={"negative": "no", "style": "so"})
+    return world
+
+
+@pytest.mark.rule("ORCH-INV-112")
+@pytest.mark.parametrize(
+    ("limits", "engine_limits", "is_accepted"),
+    [
+        (Limits(), EngineLimits(), True),
+        (Limits(max_inflight=4, max_queued=5), EngineLimits(), True),
+        (Limits(max_inflight=4, max_queued=4), EngineLimits(), False),
+        (Limits(), EngineLimits(max_siblings=8), False),
+    ],
+)
+def test_a_request_is_admitted_with_all_its_siblings_or_not_at_all(
+    limits: Limits, engine_limits: EngineLimits, is_accepted: bool
+) -> None:
+    world = World(*guided(limits=limits), limits=engine_limits)
+    effects = world.submit(prompt="yes", samples=3, companions={"negative": "no", "style": "so"})
+    if is_accepted:
+        assert world.core.statistics().requests == 1
+        Replicas(world).run()
+        assert [end.outcome for end in world.terminals()] == [Outcome.COMPLETED]
+        return
+    assert [type(effect).__name__ for effect in effects] == ["ReleasePayloads", "RefuseRequest"]
+    assert sorted(map(str, world.released())) == ["no", "so", "yes"]
+    assert world.core.is_idle
+
+
+@pytest.mark.rule("ORCH-INV-113")
+@pytest.mark.parametrize("seed", range(8))
+def test_a_stage_that_joins_gets_the_whole_bundle_in_the_order_of_roles(seed: int) -> None:
+    world = guided_world(samples=2)
+    Replicas(world, seed=seed, faults=True).run()
+    joined = [one for one in world.effects if isinstance(one, StartJob) and one.job.stage == "b"]
+    assert sorted(one.job.sibling for one in joined) == ["0", "1"]
+    for start in joined:
+        assert not start.input_open
+        assert [(one.role, one.source) for one in start.inputs] == [
+            (role, source) for role in ("main", "negative", "style") for source in ("a", "t")
+        ]
+        for one in start.inputs:
+            sibling = start.job.sibling if one.role == "main" else f"{start.job.sibling}.{one.role}"
+            assert one.payloads == tuple(f"r.{one.source}.{sibling}.{number}" for number in range(2))
+
+
+@pytest.mark.rule("ORCH-INV-113")
+@pytest.mark.parametrize("how", ["fails", "is lost", "runs out of time"])
+def test_a_companion_that_does_not_come_fails_its_parent_once_and_stops_the_siblings(how: str) -> None:
+    world = guided_world(samples=1, replicas=1)
+    for sibling in ("main", "main.style"):
+        world.finish("a", "x", sibling=sibling)
+        world.finish("t", "x", sibling=sibling)
+    match how:
+        case "fails":
+            world.fail("a", sibling="main.negative")
+        case "is lost":
+            world.lose("a")
+        case _:
+            world.start("a", sibling="main.negative")
+            world.wait(120.0)
+    (end,) = world.terminals()
+    assert end.error is not None
+    assert (end.request_id, end.error.request_id) == ("r", "r")
+    working = {one.job for one in world.effects if isinstance(one, StartJob)}
+    assert not any(job.stage == "b" for job in working)
+    if how == "runs out of time":
+        world.stopped("a", sibling="main.negative")
+    assert world.core.is_idle
+
+
+@pytest.mark.rule("ORCH-INV-114", "ORCH-INV-103")
+@pytest.mark.parametrize("seed", range(8))
+def test_every_sample_runs_through_every_stage_and_the_request_ends_after_the_last(seed: int) -> None:
+    world = World(*voice(), replicas=2)
+    world.submit(samples=3)
+    Replicas(world, seed=seed, faults=True).run()
+    outputs = [one for one in world.effects if isinstance(one, EmitOutput)]
+    expected = 0
+    for output in outputs:
+        assert output.sequence == expected
+        expected += len(output.payloads) + (output.finish is not None)
+    for index in range(3):
+        for stage in "ab":
+            own = [one for one in outputs if (one.stage, one.index) == (stage, index)]
+            assert [chunk for one in own for chunk in one.payloads] == [
+                f"r.{stage}.{index}.{number}" for number in range(2)
+            ]
+            assert [one.finish is not None for one in own][-1]
+    assert [one.request_finished for one in outputs if one.finish is not None] == [False] * 5 + [True]
+    assert [end.outcome for end in world.terminals()] == [Outcome.COMPLETED]
+
+
+@pytest.mark.rule("ORCH-INV-114")
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_samples_are_aborted_one_by_one_until_none_is_left(order: tuple[int, ...]) -> None:
+    world = World(*voice())
+    world.submit(samples=3)
+    for index in order:
+        assert not world.terminals()
+        world.abort("r", samples=(index,))
+        world.stopped("a", sibling=str(index))
+    assert [end.outcome for end in world.terminals()] == [Outcome.ABORTED]
+    assert world.core.is_idle
+
+
+@pytest.mark.rule("ORCH-INV-115")
+@pytest.mark.parametrize("seed", range(8))
+def test_companions_run_where_their_parent_does(seed: int) -> None:
+    world = World(*guided(limits=Limits(max_inflight=2)), replicas=3)
+    for number in range(3):
+        world.submit(f"r{number}", companions={"negative": "no", "style": "so"})
+    Replicas(world, seed=seed).run()
+    where = {one.job[:3]: one.replica for one in world.effects if isinstance(one, StartJob)}
+    for (request, stage, sibling), replica in where.items():
+        assert replica == where[request, stage, sibling.partition(".")[0]]
+    assert world.core.is_idle

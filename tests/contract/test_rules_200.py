@@ -13,6 +13,7 @@ from podium.core.effects import (
     AbortRecord,
     AbortStatus,
     CloseReplica,
+    Effect,
     EmitOutput,
     EndRequest,
     Outcome,
@@ -24,7 +25,37 @@ from podium.core.events import AckLevel, FinishReason, InputRejected, StageFaile
 from podium.core.graph import EdgeMode, Limits
 from podium.core.lifecycle import GateAction
 from podium.errors import KINDS, Category, ErrorKind, ErrorRecord, Scope
-from tests.support.core_world import Replicas, World, an_error, chain, complete, lines, make_stage, streaming, voice
+from tests.support.core_world import (
+    Replicas,
+    World,
+    an_error,
+    chain,
+    complete,
+    guided,
+    lines,
+    make_stage,
+    streaming,
+    voice,
+)
+
+
+def submit_siblings(world: World) -> list[Effect]:
+    return world.submit(prompt="yes", samples=2, companions={"negative": "no"})
+
+
+def submit_siblings_with_one_ahead(world: World) -> None:
+    """A companion is done with the first stage before its sample is, and waits for that at the next."""
+    submit_siblings(world)
+    world.finish("a", "x", sibling="0.negative")
+
+
+def submit_siblings_with_a_sample_ready(world: World) -> None:
+    """Both samples are done with what is upstream of the stage that joins; their companions are not."""
+    submit_siblings(world)
+    for index in "01":
+        world.finish("a", "x", sibling=index)
+        world.finish("t", "x", sibling=index)
+
 
 FAILURES: dict[str, Callable[[World], object]] = {
     "its stage fails": lambda world: world.fail("a", "r5"),
@@ -353,3 +384,69 @@ def test_ten_thousand_requests_that_end_in_all_ways_leave_every_table_as_it_was(
     assert after.stages == before.stages
     assert after.remembered == EngineLimits().max_remembered
     assert after.counters.aborted + after.counters.cancelled == 10_000
+
+
+SIBLING_PLACES: dict[str, Callable[[World], object]] = {
+    "at a held gate": lambda world: (world.gate(GateAction.HOLD), submit_siblings(world)),
+    "in a queue": lambda world: (world.submit("other"), submit_siblings(world)),
+    "behind its sample": submit_siblings_with_one_ahead,
+    "waiting for its companions": submit_siblings_with_a_sample_ready,
+}
+
+
+@pytest.mark.rule("ORCH-INV-210", "ORCH-INV-207", "ORCH-INV-213")
+@pytest.mark.parametrize("place", SIBLING_PLACES.values(), ids=SIBLING_PLACES)
+def test_an_abort_finds_every_sibling(place: Callable[[World], object]) -> None:
+    world = World(*guided(limits=Limits(max_inflight=2)))
+    place(world)
+    world.abort("r")
+    for effect in list(world.effects):
+        if isinstance(effect, StopJob) and effect.job.request == "r":
+            world.stopped(effect.job.stage, request_id="r", sibling=effect.job.sibling)
+    assert [end.outcome for end in world.terminals()] == [Outcome.ABORTED]
+    assert sum("reply 1: r aborted" in line for line in lines(world.effects)) == 1
+    if "other" in world.tickets:
+        world.cancel("other")
+    statistics = world.core.statistics()
+    assert (statistics.requests, statistics.abort_calls) == (0, 0)
+    assert sum(stage.queued + stage.buffered for stage in statistics.stages.values()) == 0
+
+
+@pytest.mark.rule("ORCH-INV-204")
+def test_a_bundle_is_not_waited_for_longer_than_its_limit() -> None:
+    world = World(*guided(limits=Limits(bundle_timeout_s=30.0)))
+    submit_siblings_with_a_sample_ready(world)
+    for index in range(2):
+        world.start("a", sibling=f"{index}.negative")
+    assert world.wait(29.0) == []
+    world.wait(1.0)
+    (end,) = world.terminals()
+    assert end.error is not None
+    assert (end.error.kind, end.error.stage) == (ErrorKind.WAIT_TIMEOUT, "b")
+    assert end.error.awaited == "companions negative at stage 'b'"
+
+
+@pytest.mark.rule("ORCH-INV-213")
+@pytest.mark.parametrize("seed", range(5))
+def test_thousands_of_siblings_leave_every_table_as_it_was(seed: int) -> None:
+    world = World(*guided(limits=Limits(max_inflight=8, max_queued=999)), replicas=2)
+    before = world.core.statistics()
+    random_source = random.Random(seed)
+    replicas = Replicas(world, seed=seed, faults=True)
+    for number in range(60):
+        world.submit(f"r{number}", samples=2, companions={"negative": "no"}, group=f"g{number % 5}")
+        replicas.run(random_source.randrange(20))
+        match random_source.randrange(5):
+            case 0:
+                world.abort(f"r{number}", samples=(random_source.randrange(2),))
+            case 1:
+                world.abort(groups=(f"g{number % 5}",))
+            case 2:
+                world.cancel(f"r{number}")
+            case _:
+                pass
+    replicas.run()
+    after = world.core.statistics()
+    assert after.is_idle
+    assert after.stages == before.stages
+    assert after.counters.submitted == 60

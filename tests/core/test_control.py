@@ -46,3 +46,9 @@ def test_a_control_call_knows_what_it_waits_for() -> None:
     call.records[ReplicaKey("a", 0, 0)] = ControlRecord("a", 0, ok=True)
     failed = call.records[ReplicaKey("a", 1, 0)] = ControlRecord("a", 1, ok=False)
     assert call.failures() == [failed]
+
+
+def test_an_abort_is_about_every_sample_unless_it_says_which() -> None:
+    assert AbortCall(1, ("a",)).means(3)
+    call = AbortCall(1, ("a",), (0, 2))
+    assert [call.means(index) for index in range(3)] == [True, False, True]

@@ -41,7 +41,7 @@ EVERY_EFFECT: list[Effect] = [
     EndInput(REPLICA, JOB, "b", FinishReason.LENGTH),
     StopJob(REPLICA, JOB),
     CloseReplica(REPLICA, an_error()),
-    EmitOutput(1, "a", 0, ("x",), 2.5, 0, Finish(FinishReason.STOP), "partial", StageTimings(0.0, 1.0), True),
+    EmitOutput(1, "a", 0, ("x",), 2.5, 0, 0, Finish(FinishReason.STOP), "partial", StageTimings(0.0, 1.0), True),
     EndRequest(1, "r", Outcome.FAILED, 2.5, an_error(), {"a": StageTimings(0.0, 0.5, 1.0, 1.5, 2.0)}),
     RefuseRequest(1, "r", an_error()),
     ReplyAbort(1, (AbortRecord("r", AbortStatus.ABORTED, {"a": "partial"}, ("a",), an_error()),)),

@@ -11,7 +11,18 @@ from podium.core.graph import EdgeMode, Limits
 from podium.core.identity import ReplicaKey
 from podium.core.lifecycle import GateAction
 from podium.errors import ErrorKind
-from tests.support.core_world import World, a_loss, an_error, chain, complete, lines, make_stage, streaming, voice
+from tests.support.core_world import (
+    World,
+    a_loss,
+    an_error,
+    chain,
+    complete,
+    guided,
+    lines,
+    make_stage,
+    streaming,
+    voice,
+)
 
 ONE = Limits(max_inflight=1, max_queued=9, max_buffered_chunks=2, stop_timeout_s=2.0, stuck_timeout_s=6.0)
 
@@ -417,3 +428,208 @@ def test_thousands_of_requests_leave_every_table_as_it_was() -> None:
     assert after.is_idle
     assert (after.stages, after.remembered, after.timers) == (before.stages, 0, 0)
     assert len(world.core._state.deadlines._heap) < 100
+
+
+class TestSamples:
+    def three(self) -> World:
+        world = World(*voice())
+        world.submit(samples=3)
+        return world
+
+    @pytest.mark.rule("ORCH-INV-114", "ORCH-INV-205", "ORCH-INV-209")
+    def test_aborting_one_leaves_the_others(self) -> None:
+        world = self.three()
+        world.produce("a", "x", sibling="1")
+        assert lines(world.abort("r", samples=(1,))) == ["stop r/a/1", "stop r/b/1"]
+        world.stopped("a", "a so far", sibling="1")
+        assert lines(world.stopped("b", sibling="1")) == [
+            "emit a[1]@1= abort partial=a so far",
+            "emit b[1]@2= abort",
+            "reply 1: r aborted",
+        ]
+        reply = world.effects[-1]
+        assert isinstance(reply, ReplyAbort)
+        assert reply.records == (AbortRecord("r", AbortStatus.ABORTED, samples={1: {"a": "a so far"}}),)
+        assert world.core.statistics().aborting == 0
+        for sibling in "02":
+            for stage in "ab":
+                world.finish(stage, "x", sibling=sibling)
+        (end,) = world.terminals()
+        assert end.outcome is Outcome.COMPLETED
+        assert world.core.is_idle
+
+    @pytest.mark.rule("ORCH-INV-114")
+    def test_when_none_is_left_the_request_is_gone(self) -> None:
+        world = self.three()
+        world.abort("r", samples=(0, 1))
+        for sibling in "01":
+            world.stopped("a", sibling=sibling)
+        assert lines(world.abort("r", samples=(2,))) == ["stop r/a/2"]
+        assert world.core.statistics().aborting == 1
+        assert lines(world.stopped("a", sibling="2"))[-2:] == ["end r aborted", "reply 2: r aborted"]
+        assert world.core.is_idle
+
+    @pytest.mark.rule("ORCH-INV-114")
+    def test_aborting_the_request_aborts_every_sample(self) -> None:
+        world = self.three()
+        world.abort("r", samples=(0,))
+        assert lines(world.abort("r")) == ["stop r/a/1", "stop r/a/2"]
+        world.stopped("a", "one", sibling="1")
+        world.stopped("a", "two", sibling="2")
+        assert lines(world.stopped("a", sibling="0")) == [
+            "emit a@4= abort",
+            "emit b@5= abort last",
+            "end r aborted",
+            "reply 1: r aborted",
+            "reply 2: r aborted",
+        ]
+        reply = world.effects[-1]
+        assert isinstance(reply, ReplyAbort)
+        assert reply.records[0].samples == {0: {}, 1: {"a": "one"}, 2: {"a": "two"}}
+
+    def test_a_sample_that_ends_by_itself_first_has_ended(self) -> None:
+        world = World(make_stage("a", output="out"))
+        world.submit(samples=2)
+        world.abort("r", samples=(0,))
+        assert lines(world.finish("a", "x", sibling="0")) == ["emit a@0=x stop", "reply 1: r already_ended"]
+
+    def test_a_request_whose_samples_were_aborted_in_part_is_aborted(self) -> None:
+        world = World(make_stage("a", output="out"))
+        world.submit(samples=2)
+        world.abort("r")
+        world.stopped("a", sibling="0")
+        assert lines(world.finish("a", "x", sibling="1")) == [
+            "emit a[1]@1=x stop last",
+            "end r aborted",
+            "reply 1: r aborted",
+        ]
+
+    def test_a_call_waits_for_each_of_its_samples_and_for_no_other(self) -> None:
+        world = self.three()
+        world.abort("r", samples=(0, 1))
+        assert "reply 1: r aborted" not in lines(world.stopped("a", sibling="0"))
+        world.abort("r", samples=(2,), timeout_s=90.0)
+        assert "reply 1: r aborted" in lines(world.stopped("a", sibling="1"))
+
+    def test_samples_that_there_are_not_or_that_have_ended(self) -> None:
+        world = self.three()
+        for stage in "ab":
+            world.finish(stage, "x", sibling="1")
+        assert lines(world.abort("r", samples=(0, 3))) == ["reply 1: r unknown"]
+        assert lines(world.abort("r", samples=(1,))) == ["reply 2: r already_ended"]
+
+    def test_a_stop_that_fails_is_told_to_those_who_asked_for_that_sample(self) -> None:
+        world = self.three()
+        world.abort("r", samples=(0,))
+        world.abort("r", samples=(1,))
+        assert lines(world.stop_failed("a", sibling="0")) == ["reply 1: r failed"]
+        assert lines(world.abort("r", samples=(0,))) == ["stop r/a/0"]
+        assert lines(world.wait(5.0)) == []
+        assert lines(world.stopped("a", sibling="1"))[-1] == "reply 2: r aborted"
+
+    def test_a_stop_that_is_not_confirmed_is_listed_for_its_sample(self) -> None:
+        world = World(make_stage("a", output="out", limits=ONE), replicas=2)
+        world.submit(samples=2)
+        world.abort("r", samples=(0,))
+        assert lines(world.wait(2.0)) == ["stop r/a/0", "emit a@0= abort", "reply 1: r unconfirmed"]
+        assert lines(world.abort("r", samples=(1,), timeout_s=1.0)) == ["stop r/a/1"]
+        assert lines(world.wait(1.0)) == ["reply 2: r unconfirmed"]
+        reply = world.effects[-1]
+        assert isinstance(reply, ReplyAbort)
+        assert reply.records[0].stages == ("a",)
+
+    def test_a_failure_releases_what_was_kept_of_a_sample_and_not_delivered(self) -> None:
+        world = self.three()
+        world.produce("a", "x", sibling="0")
+        world.abort("r", samples=(0,))
+        world.stopped("a", "kept", sibling="0")
+        assert lines(world.fail("a", sibling="1"))[0] == "release kept"
+        assert lines(world.effects)[-1] == "reply 1: r failed"
+
+    def test_a_client_that_goes_away_answers_those_who_abort_a_sample(self) -> None:
+        world = self.three()
+        world.abort("r", samples=(0,))
+        world.cancel()
+        assert lines(world.effects)[-2:] == ["end r aborted", "reply 1: r aborted"]
+
+
+@pytest.mark.rule("ORCH-INV-113")
+class TestCompanions:
+    def begun(self, *, rerun: bool = False, replicas: int = 1) -> World:
+        world = World(*guided(limits=ONE, rerun=rerun), replicas=replicas)
+        world.submit(prompt="yes", companions={"negative": "no"})
+        return world
+
+    def test_one_that_fails_fails_its_request_once(self) -> None:
+        world = World(*guided())
+        world.submit(companions={"negative": "no"})
+        assert lines(world.fail("a", sibling="main.negative")) == ["stop r/a", "end r failed stage_failed"]
+        assert len(world.terminals()) == 1
+
+    def test_losing_one_whose_output_arrived_changes_nothing(self) -> None:
+        world = World(*guided())
+        world.submit(companions={"negative": "no"})
+        world.finish("a", "n", sibling="main.negative")
+        world.finish("a", "x", sibling="main")
+        world.finish("t", "n", sibling="main.negative")
+        assert lines(world.lose("a")) == ["close a[0]@0"]
+        world.finish("t", "y", sibling="main")
+        assert lines(world.finish("b", "image")) == ["emit b@0=image stop last", "end r completed"]
+
+    @pytest.mark.rule("ORCH-INV-204")
+    @pytest.mark.parametrize(
+        ("stage", "awaited"), [("a", "capacity at stage 'a'"), ("b", "companions negative at stage 'b'")]
+    )
+    def test_the_error_of_a_wait_names_what_was_awaited(self, stage: str, awaited: str) -> None:
+        world = World(*guided(limits=Limits(max_inflight=1 if stage == "a" else 2, queue_timeout_s=9.0)))
+        world.submit(companions={"negative": "no"})
+        world.finish("a", "x", sibling="main") if stage == "b" else world.start("a", sibling="main")
+        if stage == "b":
+            world.finish("t", "x", sibling="main")
+            world.start("a", sibling="main.negative")
+        world.wait(120.0)
+        (end,) = world.terminals()
+        assert end.error is not None
+        assert (end.error.stage, end.error.awaited) == (stage, awaited)
+
+    @pytest.mark.rule("ORCH-INV-115")
+    def test_both_run_again_together(self) -> None:
+        world = World(*guided(rerun=True), replicas=2)
+        world.submit(companions={"negative": "no"})
+        assert lines(world.lose("a", 0)) == [
+            "close a[0]@0",
+            "start r/a on a[1]@0",
+            "start r/a/main.negative on a[1]@0",
+        ]
+
+    @pytest.mark.rule("ORCH-INV-115")
+    def test_when_the_replica_drains_before_it_began_it_goes_to_another(self) -> None:
+        world = self.begun(replicas=2)
+        assert lines(world.effects)[-1] == "start r/a on a[0]@0"
+        assert lines(world.drain("a", 0)) == ["start r/a/main.negative on a[1]@0"]
+
+    def test_prompts_that_no_replica_got_are_released(self) -> None:
+        world = self.begun()
+        assert lines(world.cancel()) == ["release no", "stop r/a", "end r aborted"]
+        world = World(*guided(limits=ONE))
+        world.gate(GateAction.HOLD)
+        world.submit(prompt="yes", companions={"negative": "no"})
+        assert lines(world.cancel()) == ["release yes,no", "end r aborted"]
+
+    def test_a_companion_that_never_ran_leaves_its_prompt_even_when_the_request_completes(self) -> None:
+        world = self.begun()
+        assert lines(world.finish("a", sibling="main")) == ["emit b@0= stop last", "release no", "end r completed"]
+
+    @pytest.mark.rule("ORCH-INV-213")
+    def test_an_abort_stops_them_too(self) -> None:
+        world = World(*guided())
+        world.submit(companions={"negative": "no"})
+        assert lines(world.abort("r")) == ["stop r/a", "stop r/a/main.negative"]
+        world.stopped("a", sibling="main")
+        assert lines(world.stopped("a", "partial", sibling="main.negative")) == [
+            "release partial",
+            "emit b@0= abort last",
+            "end r aborted",
+            "reply 1: r aborted",
+        ]
+        assert world.core.is_idle

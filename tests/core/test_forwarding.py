@@ -7,7 +7,8 @@ import pytest
 from podium.core.effects import EmitOutput, StageTimings, StartJob
 from podium.core.events import Finish, FinishReason, JobOutput, StageProduced
 from podium.core.graph import EdgeMode, EmptyPolicy, Limits
-from tests.support.core_world import World, chain, complete, lines, make_stage, streaming, voice
+from podium.core.lifecycle import GateAction
+from tests.support.core_world import World, chain, complete, guided, lines, make_stage, streaming, voice
 
 SMALL = Limits(max_inflight=1, max_queued=9, max_buffered_chunks=2, first_output_timeout_s=20.0, chunk_timeout_s=5.0)
 
@@ -484,3 +485,171 @@ def test_one_delivery_can_be_of_several_jobs() -> None:
     first, second = world.at("a", "r"), world.at("a", "s")
     outputs = (JobOutput(first.job, 0, ("r0",)), JobOutput(second.job, 0, ("s0",)))
     assert lines(world.tell(StageProduced(first.replica, outputs))) == ["emit a@0=r0", "emit a@0=s0"]
+
+
+class TestSiblings:
+    @pytest.mark.rule("ORCH-INV-114")
+    def test_every_sample_runs_through_all_stages_with_its_index(self) -> None:
+        world = World(*voice())
+        assert lines(world.submit(prompt="p", samples=2)) == ["start r/a/0 on a[0]@0", "start r/a/1 on a[0]@0"]
+        assert {world.at("a", sibling=name).prompt for name in "01"} == {"p"}
+        assert lines(world.produce("a", "x", sibling="1")) == ["emit a[1]@0=x", "start r/b/1 on b[0]@0 a=x open"]
+        assert lines(world.produce("a", "y", sibling="0")) == ["emit a@1=y", "start r/b/0 on b[0]@0 a=y open"]
+        assert lines(world.finish("a", "z", sibling="1")) == [
+            "emit a[1]@2=z stop",
+            "feed r/b/1 a@1=z",
+            "end input r/b/1 a stop",
+        ]
+        assert lines(world.finish("b", "s", sibling="1")) == ["emit b[1]@4=s stop"]
+        assert lines(world.finish("a", sibling="0")) == ["emit a@6= stop", "end input r/b/0 a stop"]
+        assert lines(world.finish("b", sibling="0")) == ["emit b@7= stop last", "end r completed"]
+
+    @pytest.mark.rule("ORCH-INV-113", "ORCH-INV-115")
+    def test_a_bundle_is_joined_when_all_of_it_is_there(self) -> None:
+        world = World(*guided(), replicas=2)
+        world.submit("other")
+        submitted = world.submit(prompt="yes", companions={"negative": "no", "style": "so"})
+        assert lines(submitted) == [
+            "start r/a on a[1]@0",
+            "start r/a/main.negative on a[1]@0",
+            "start r/a/main.style on a[1]@0",
+        ]
+        assert [one.prompt for one in submitted if isinstance(one, StartJob)] == ["yes", "no", "so"]
+        for sibling in ("main.style", "main", "main.negative"):
+            world.finish("a", f"a-{sibling}", sibling=sibling)
+        world.finish("t", "t-main", sibling="main")
+        world.finish("t", "t-style", sibling="main.style")
+        assert lines(world.finish("t", "t-negative", sibling="main.negative")) == [
+            (
+                "start r/b on b[0]@0 a=a-main stop t=t-main stop a.negative=a-main.negative stop "
+                "t.negative=t-negative stop a.style=a-main.style stop t.style=t-style stop"
+            )
+        ]
+        assert lines(world.finish("b", "image")) == ["emit b@0=image stop last", "end r completed"]
+
+    @pytest.mark.rule("ORCH-INV-115")
+    def test_a_companion_that_is_ready_first_waits_for_its_sample_without_a_limit_of_its_own(self) -> None:
+        world = World(*guided(limits=Limits(queue_timeout_s=1.0, chunk_timeout_s=90.0)), replicas=2)
+        world.submit(companions={"negative": "no"})
+        assert lines(world.finish("a", "x", sibling="main.negative")) == []
+        assert world.core.statistics().stages["t"].queued == 1
+        world.start("a", sibling="main")
+        assert lines(world.wait(60.0)) == []
+        assert lines(world.finish("a", "y", sibling="main")) == [
+            "start r/t on t[0]@0 a=y stop",
+            "start r/t/main.negative on t[0]@0 a=x stop",
+        ]
+
+    @pytest.mark.rule("ORCH-INV-113", "ORCH-INV-204")
+    def test_a_bundle_has_a_limit_from_when_only_companions_are_missing(self) -> None:
+        world = World(*guided(limits=Limits(bundle_timeout_s=20.0)))
+        world.submit(companions={"negative": "no", "style": "so"})
+        world.finish("a", "x", sibling="main")
+        world.wait(5.0)
+        world.finish("t", "y", sibling="main")
+        for stage in ("a", "t"):
+            world.finish(stage, "z", sibling="main.style")
+        world.start("a", sibling="main.negative")
+        assert world.wait(19.0) == []
+        assert lines(world.wait(1.0)) == [
+            "release y,z",
+            "stop r/a/main.negative",
+            "end r failed wait_timeout",
+        ]
+        (end,) = world.terminals()
+        assert end.error is not None
+        assert end.error.awaited == "companions negative at stage 'b'"
+        assert end.error.message == (
+            "timed out after 20 s waiting for companions negative at stage 'b' (limits.bundle_timeout_s)"
+        )
+
+    def test_a_companion_that_makes_nothing_ends_what_joins_it(self) -> None:
+        world = World(*guided(), make_stage("c", complete("a"), output="text"))
+        world.submit(companions={"negative": "no", "style": "so"})
+        world.finish("a", "x", sibling="main")
+        world.finish("a", "n", sibling="main.negative")
+        assert lines(world.finish("a", sibling="main.style")) == [
+            "emit b@0= stop",
+            "stop r/t/main.negative",
+        ]
+        assert lines(world.finish("c", "t")) == ["emit c@1=t stop last", "stop r/t", "end r completed"]
+
+    def test_a_sample_that_makes_nothing_ends_its_companions(self) -> None:
+        world = World(*guided(), make_stage("c", output="text"))
+        world.submit(companions={"negative": "no"})
+        assert lines(world.finish("a", sibling="main")) == ["emit b@0= stop", "stop r/a/main.negative"]
+        assert lines(world.finish("c", "t")) == ["emit c@1=t stop last", "end r completed"]
+
+    def test_companions_go_on_for_a_stage_that_still_joins_them(self) -> None:
+        stages = (
+            make_stage("a"),
+            make_stage("t"),
+            make_stage("b", complete("a"), output="image", joins=True),
+            make_stage("c", complete("t"), output="video", joins=True),
+        )
+        world = World(*stages)
+        world.submit(companions={"negative": "no"})
+        assert lines(world.finish("a", sibling="main")) == ["emit b@0= stop", "stop r/a/main.negative"]
+        world.finish("t", "y", sibling="main")
+        assert lines(world.finish("t", "n", sibling="main.negative")) == [
+            "start r/c on c[0]@0 t=y stop t.negative=n stop"
+        ]
+
+    def test_companions_without_a_sample_to_follow_may_go_anywhere(self) -> None:
+        stages = (
+            make_stage("a"),
+            make_stage("t", complete("a")),
+            make_stage("u", streaming("t"), prewarm=True),
+            make_stage("b", complete("u"), output="image", joins=True),
+        )
+        world = World(*stages, replicas=2)
+        world.submit(companions={"negative": "no"})
+        world.finish("a", "n", sibling="main.negative")
+        assert lines(world.finish("a", sibling="main")) == [
+            "end input r/u t stop",
+            "start r/t/main.negative on t[0]@0 a=n stop",
+        ]
+
+    def test_chunks_that_companions_make_are_limited_too(self) -> None:
+        world = World(*guided(limits=Limits(max_buffered_chunks=2)))
+        world.submit(companions={"negative": "no"})
+        world.produce("a", 1, 2, 3, sibling="main.negative")
+        (end,) = world.terminals()
+        assert end.error is not None
+        assert "more than 2 chunks from 'a', before they could be used" in end.error.message
+
+    @pytest.mark.rule("ORCH-INV-114")
+    def test_a_stage_that_aborts_a_sample_by_itself_leaves_the_others(self) -> None:
+        world = World(*voice())
+        world.submit(samples=2)
+        assert lines(world.finish("a", "x", sibling="1", reason=FinishReason.ABORT)) == [
+            "emit a[1]@0=x",
+            "emit a[1]@1= abort",
+            "emit b[1]@2= abort",
+        ]
+
+    def test_a_sample_ends_with_a_stage_that_is_skipped(self) -> None:
+        world = World(*voice())
+        world.submit(samples=2)
+        assert lines(world.finish("a", sibling="0")) == ["emit a@0= stop", "emit b@1= stop"]
+        assert lines(world.finish("a", sibling="1")) == [
+            "emit a[1]@2= stop",
+            "emit b[1]@3= stop last",
+            "end r completed",
+        ]
+
+    def test_what_works_for_a_sample_that_has_ended_is_stopped(self) -> None:
+        stages = (make_stage("a"), make_stage("b", streaming("a"), output="out"))
+        world = World(*stages)
+        world.submit(samples=2)
+        world.produce("a", "x", sibling="0")
+        assert lines(world.finish("b", "y", sibling="0")) == ["emit b@0=y stop", "stop r/a/0"]
+        assert lines(world.produce("a", "late", sibling="0")) == ["release late"]
+        assert lines(world.stopped("a", "partial", sibling="0")) == ["release partial"]
+
+    def test_a_sample_that_was_aborted_at_a_closed_gate_is_not_begun(self) -> None:
+        world = World(*voice())
+        world.gate(GateAction.HOLD)
+        world.submit(samples=2)
+        assert lines(world.abort("r", samples=(0,))) == ["emit a@0= abort", "emit b@1= abort", "reply 1: r aborted"]
+        assert lines(world.gate(GateAction.OPEN)) == ["start r/a/1 on a[0]@0"]

@@ -120,3 +120,33 @@ def test_a_source_that_two_stages_need_is_visited_once() -> None:
         make_stage("d", complete("b"), complete("c"), output="out"),
     )
     assert texts(*diamond) == []
+
+
+class TestJoins:
+    def test_a_stage_may_join_what_is_complete(self) -> None:
+        assert texts(make_stage("a"), make_stage("b", complete("a"), output="out", joins=True)) == []
+
+    def test_there_is_something_to_join(self) -> None:
+        assert texts(make_stage("a", output="out", joins=True)) == [
+            "stage 'a', joins: it has no sources, so there is nothing to join; give it `sources`, or remove `joins`"
+        ]
+
+    def test_a_bundle_is_not_streamed_and_not_started_early(self) -> None:
+        faults = texts(make_stage("a"), make_stage("b", streaming("a"), output="out", joins=True, prewarm=True))
+        assert faults == [
+            (
+                "stage 'b', joins: source 'a' is streaming, but a bundle is joined when all of it is there; "
+                "make it a complete edge"
+            ),
+            "stage 'b', joins: it starts with the whole bundle, so it cannot be prewarmed; remove `prewarm`",
+        ]
+
+    def test_companions_are_joined_once(self) -> None:
+        stages = (
+            make_stage("a"),
+            make_stage("b", complete("a"), joins=True),
+            make_stage("c", complete("b"), output="out", joins=True),
+        )
+        assert texts(*stages) == [
+            "stage 'c', joins: stage 'b' upstream of it joins the companions already; join them once"
+        ]

@@ -28,7 +28,7 @@ from podium.core.identity import ReplicaKey
 from podium.core.lifecycle import GateAction
 from podium.core.orchestrator import Orchestrator
 from podium.errors import ErrorKind, ErrorRecord, InternalError, Scope
-from tests.support.core_world import World, a_loss, an_error, chain, complete, lines, make_stage, voice
+from tests.support.core_world import World, a_loss, an_error, chain, complete, guided, lines, make_stage, voice
 
 LIMITS = Limits(
     max_inflight=1,
@@ -567,3 +567,110 @@ class TestTime:
             world.submit()
             world.finish("a", "x", reason=reason)
             assert world.core.next_deadline() is None
+
+
+class TestSiblings:
+    @pytest.mark.rule("ORCH-INV-112")
+    def test_all_are_recorded_before_any_starts(self) -> None:
+        world = World(*guided(), replicas=2)
+        effects = world.submit(samples=2, companions={"negative": "no"})
+        assert lines(effects) == [
+            "start r/a/0 on a[0]@0",
+            "start r/a/0.negative on a[0]@0",
+            "start r/a/1 on a[1]@0",
+            "start r/a/1.negative on a[1]@0",
+        ]
+        assert world.core.statistics().requests == 1
+
+    @pytest.mark.rule("ORCH-INV-112", "ORCH-INV-118")
+    def test_a_request_is_refused_as_a_whole(self) -> None:
+        world = single()
+        world.submit(prompt="p", samples=4)
+        assert world.released() == ["p"]
+        error = refusal(world)
+        assert error.kind is ErrorKind.OVERLOADED
+        assert error.message == (
+            "overloaded: no more than 2 jobs may wait for stage 'a' (limits.max_queued), and this request has 4; "
+            "retry in 1 s"
+        )
+        assert world.core.is_idle
+        assert lines(world.submit(samples=3)) == ["start r/a/0 on a[0]@0"]
+
+    @pytest.mark.rule("ORCH-INV-204")
+    def test_a_bundle_that_does_not_come_is_named(self) -> None:
+        world = World(make_stage("a"), make_stage("b", complete("a"), output="image", joins=True, limits=LIMITS))
+        world.submit(companions={"negative": "no"})
+        world.finish("a", "x", sibling="main")
+        world.start("a", sibling="main.negative")
+        world.wait(120.0)
+        error = failure(world)
+        assert (error.kind, error.awaited) == (ErrorKind.WAIT_TIMEOUT, "companions negative at stage 'b'")
+
+    @pytest.mark.rule("ORCH-INV-204", "ORCH-INV-232")
+    def test_a_bundle_is_waited_for_longer_while_a_companion_stands_still(self) -> None:
+        limits = EngineLimits(hold_timeout_s=300.0)
+        world = World(make_stage("a"), make_stage("b", complete("a"), output="image", joins=True), limits=limits)
+        world.submit(companions={"negative": "no"})
+        world.finish("a", "x", sibling="main")
+        world.start("a", sibling="main.negative")
+        world.gate(GateAction.HOLD, "a")
+        world.wait(120.0)
+        world.wait(120.0)
+        assert world.terminals() == []
+        world.wait(60.0)
+        assert failure(world).awaited == "the resume of stage 'a'"
+
+    def test_a_bundle_is_waited_for_anew_after_the_resume(self) -> None:
+        world = World(make_stage("a"), make_stage("b", complete("a"), output="image", joins=True))
+        world.submit(companions={"negative": "no"})
+        world.finish("a", "x", sibling="main")
+        world.start("a", sibling="main.negative")
+        world.gate(GateAction.HOLD, "a")
+        world.wait(119.0)
+        world.gate(GateAction.OPEN, "a")
+        world.wait(2.0)
+        assert world.terminals() == []
+
+    def test_prompts_of_companions_that_are_refused_are_released(self) -> None:
+        world = World(*guided(), limits=EngineLimits(max_siblings=2))
+        world.submit(prompt="yes", companions={"negative": "no", "style": "so"})
+        assert world.released() == ["yes", "no", "so"]
+        assert refusal(world).kind is ErrorKind.INVALID_REQUEST
+        assert "limits.max_siblings" in refusal(world).message
+
+    @pytest.mark.rule("ORCH-INV-107")
+    def test_prompts_of_companions_that_no_output_needs_are_released(self) -> None:
+        world = World(make_stage("a", output="text"), make_stage("b", complete("a"), output="image", joins=True))
+        assert lines(world.submit(outputs=("text",), companions={"negative": "no"})) == [
+            "release no",
+            "start r/a on a[0]@0",
+        ]
+
+    @pytest.mark.rule("ORCH-INV-207")
+    def test_samples_that_there_are_not_or_that_have_ended(self) -> None:
+        world = World(make_stage("a", output="out"))
+        world.submit(samples=2)
+        world.finish("a", sibling="0")
+        assert lines(world.abort("r", samples=(1, 2))) == ["reply 1: r unknown"]
+        assert lines(world.abort("r", samples=(0,))) == ["reply 2: r already_ended"]
+        assert lines(world.abort("r", samples=(0, 1), level=AckLevel.ACCEPTED)) == ["stop r/a/1", "reply 3: r accepted"]
+
+    @pytest.mark.rule("ORCH-INV-207", "ORCH-INV-211")
+    def test_a_group_is_aborted_together(self) -> None:
+        world = World(make_stage("a", output="out"))
+        for name, group in (("r1", "g"), ("r2", None), ("r3", "g"), ("r4", "h")):
+            world.submit(name, group=group)
+        assert lines(world.abort("r2", groups=("g", "nobody"))) == ["stop r2/a", "stop r1/a", "stop r3/a"]
+        for name in ("r1", "r2", "r3"):
+            world.stopped("a", request_id=name)
+        assert lines(world.effects)[-1] == "reply 1: r2 aborted, r1 aborted, r3 aborted"
+        assert lines(world.abort(groups=("g",))) == ["reply 2: "]
+
+    @pytest.mark.rule("ORCH-INV-207")
+    def test_everything_is_aborted_together(self) -> None:
+        world = single()
+        world.submit("r1")
+        world.submit("r2")
+        assert lines(world.abort_all()) == ["stop r1/a", "emit a@0= abort last", "end r2 aborted"]
+        assert lines(world.stopped("a", request_id="r1"))[-1] == "reply 1: r1 aborted, r2 aborted"
+        assert world.core.is_idle

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from podium.core.graph import EdgeMode, Graph
+from podium.core.graph import EdgeMode, Graph, Stage
 from podium.core.identity import PROMPT
-from podium.core.plan import Link, Planner, plan_key
+from podium.core.plan import MAX_KEPT, Link, Plan, Planner, plan_key
 from podium.errors import InvalidRequestError
-from tests.support.core_world import complete, make_stage, streaming, voice
+from tests.support.core_world import complete, guided, make_stage, streaming, voice
 
 
 def test_repr() -> None:
@@ -70,3 +70,99 @@ def test_an_output_that_there_is_not() -> None:
 def test_no_output_at_all() -> None:
     with pytest.raises(InvalidRequestError, match="outputs: nothing is asked for; ask for some of: text, speech"):
         Planner(Graph(voice())).plan(())
+
+
+def shape(plan: Plan) -> list[str]:
+    return [f"{job.stage.name}/{job.sibling}" for job in plan.jobs]
+
+
+def expand(
+    *stages: Stage, outputs: tuple[str, ...] | None = None, samples: int = 1, roles: tuple[str, ...] = (), most: int = 8
+) -> Plan:
+    return Planner(Graph(stages)).expand(outputs, samples, roles, most)
+
+
+class TestSiblings:
+    def test_every_sample_has_all_jobs_and_links_stay_within_it(self) -> None:
+        plan = expand(*voice(), samples=2)
+        assert shape(plan) == ["a/0", "b/0", "a/1", "b/1"]
+        assert [job.position for job in plan.jobs] == [0, 1, 2, 3]
+        assert [[link.consumer for link in job.links] for job in plan.jobs] == [[1], [], [3], []]
+        assert [job.sample for job in plan.jobs] == [0, 0, 1, 1]
+        assert (plan.samples, plan.finals, plan.stages) == (2, 2, ("a", "b"))
+        assert [(stage.name, jobs) for stage, jobs in plan.demand] == [("a", 2), ("b", 2)]
+
+    @pytest.mark.rule("ORCH-INV-113")
+    def test_companions_have_what_is_upstream_of_the_stage_that_joins(self) -> None:
+        plan = expand(*guided(), roles=("negative", "style"))
+        assert shape(plan) == [
+            *("a/main", "t/main", "b/main"),
+            *("a/main.negative", "t/main.negative", "a/main.style", "t/main.style"),
+        ]
+        joining = plan.jobs[2]
+        assert [(one.stage, one.role) for one in joining.bundle] == [
+            ("a", "negative"), ("t", "negative"), ("a", "style"), ("t", "style"),
+        ]  # fmt: skip
+        keys = {(one.stage, one.role): one.key for one in joining.bundle}
+        assert plan.jobs[3].links == (
+            Link(4, EdgeMode.STREAMING, "a"),
+            Link(2, EdgeMode.COMPLETE, keys["a", "negative"]),
+        )
+        assert not any(job.is_final for job in plan.jobs[3:])
+        assert [(job.leader, job.followers) for job in plan.jobs] == [
+            (-1, (3, 5)), (-1, (4, 6)), (-1, ()), (0, ()), (1, ()), (0, ()), (1, ()),
+        ]  # fmt: skip
+
+    def test_each_sample_has_companions_of_its_own(self) -> None:
+        plan = expand(make_stage("a"), make_stage("b", complete("a"), output="x", joins=True), samples=2, roles=("n",))
+        assert shape(plan) == ["a/0", "b/0", "a/0.n", "a/1", "b/1", "a/1.n"]
+        assert [[link.consumer for link in job.links] for job in plan.jobs] == [[1], [], [1], [4], [], [4]]
+
+    def test_what_several_get_is_shared(self) -> None:
+        plan = expand(*guided(), roles=("negative",))
+        shared = [sorted(name.replace("\0", ".") for name in job.shared) for job in plan.jobs]
+        assert shared == [[], ["a"], ["a", "negative.a"], [], ["a"]]
+        assert [job.shared for job in expand(*voice(), samples=2).jobs][::2] == [{PROMPT}, {PROMPT}]
+
+    def test_a_consumer_beside_the_joining_stage_gets_nothing_of_companions(self) -> None:
+        stages = (
+            make_stage("a"),
+            make_stage("b", complete("a"), output="image", joins=True),
+            make_stage("c", streaming("a"), output="text"),
+        )
+        plan = expand(*stages, roles=("n",))
+        assert shape(plan) == ["a/main", "b/main", "c/main", "a/main.n"]
+        assert [link.consumer for link in plan.jobs[3].links] == [1]
+        assert plan.jobs[1].shared == {"a"}
+
+    @pytest.mark.rule("ORCH-INV-107")
+    def test_companions_that_no_output_needs_are_left_out(self) -> None:
+        stages = (make_stage("a", output="text"), make_stage("b", complete("a"), output="image", joins=True))
+        planner = Planner(Graph(stages))
+        assert planner.expand(("text",), 1, ("n",), 8) is planner.plan(("text",))
+
+    def test_plans_are_kept_within_a_limit(self) -> None:
+        planner = Planner(Graph(guided()))
+        plan = planner.expand(None, 2, (), 8)
+        assert planner.expand(None, 2, (), 8) is plan
+        for number in range(MAX_KEPT):
+            planner.expand(None, 1, (f"role{number}",), 8)
+        assert planner.expand(None, 2, (), 8) is not plan
+
+    @pytest.mark.parametrize(
+        ("samples", "roles", "message"),
+        [
+            (0, (), "samples: 0 makes no sense; ask for at least 1"),
+            (3, ("n", "m"), "samples: with its companions the request has 9 siblings, and may have 8"),
+            (1, ("main",), "companions: 'main' is no role"),
+            (1, ("a.b",), "companions: 'a.b' is no role"),
+        ],
+    )
+    def test_siblings_that_cannot_be(self, samples: int, roles: tuple[str, ...], message: str) -> None:
+        with pytest.raises(InvalidRequestError) as caught:
+            expand(*guided(), samples=samples, roles=roles)
+        assert caught.value.record.message.startswith(message)
+
+    def test_companions_that_nobody_joins(self) -> None:
+        with pytest.raises(InvalidRequestError, match="this pipeline has no stage that joins them"):
+            expand(*voice(), roles=("negative",))

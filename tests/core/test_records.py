@@ -13,7 +13,7 @@ from podium.core.plan import Planner
 from podium.core.records import Job, Request, SourceBuffer, Wait
 from podium.core.stage_pool import Replica
 from podium.errors import InternalError
-from tests.support.core_world import complete, make_stage, streaming, voice
+from tests.support.core_world import complete, guided, make_stage, streaming, voice
 
 REPLICA = Replica(ReplicaKey("b", 0, 0))
 
@@ -203,3 +203,76 @@ class TestRequest:
         request.jobs[0].wait = Wait.FIRST_OUTPUT
         dispatched(request.jobs[1])
         assert request.awaited() == "first output at stage 'a', stage 'b'"
+
+
+class TestSiblings:
+    def make(self, *, samples: int = 1, input_open: bool = False) -> Request:
+        companions = {"negative": "not this"}
+        event = RequestSubmitted(
+            ticket=7, request_id="r", prompt="this", samples=samples, companions=companions, input_open=input_open
+        )
+        return Request(event, Planner(Graph(guided())).expand(None, samples, ("negative",), 8), 1, 10.0)
+
+    def test_jobs_read_with_their_sibling(self) -> None:
+        request = self.make()
+        assert repr(request) == (
+            "<Request r held a=waiting t=waiting b=waiting a/main.negative=waiting t/main.negative=waiting>"
+        )
+        assert repr(request.jobs[3]) == "<Job r/a/main.negative waiting>"
+        assert request.jobs[3].new_key(3) == JobKey("r", "a", "main.negative", 3)
+
+    def test_samples_have_their_jobs(self) -> None:
+        request = self.make(samples=2)
+        assert [len(sample.jobs) for sample in request.samples] == [5, 5]
+        assert {job.sample.index for job in request.samples[1].jobs} == {1}
+        assert request.open_finals == 2
+        sample = request.samples[1]
+        assert repr(sample) == "<Sample 1 of r, 1 finals open>"
+        sample.is_aborting = True
+        assert repr(sample) == "<Sample 1 of r, 1 finals open, aborting>"
+        assert not sample.is_over
+        sample.open_finals = 0
+        assert sample.is_over
+
+    @pytest.mark.parametrize("samples", [1, 2])
+    def test_a_prompt_that_is_streamed_is_not_the_companions(self, samples: int) -> None:
+        fed = [job.name for job in self.make(samples=samples, input_open=True).jobs if PROMPT in job.inputs]
+        assert fed == (["a"] if samples == 1 else ["a/0", "a/1"])
+
+    def test_a_companion_follows_its_sample(self) -> None:
+        request = self.make()
+        assert request.jobs[3].leader is request.jobs[0]
+        assert request.jobs[0].leader is None
+
+    def test_a_joining_job_gets_its_own_first_and_then_its_companions(self) -> None:
+        joining = self.make().jobs[2]
+        inputs = [(one.source, one.role) for one in joining.take_inputs()]
+        assert inputs == [("a", MAIN), ("t", MAIN), ("a", "negative"), ("t", "negative")]
+        assert joining.missing == joining.open_sources == 4
+
+    def test_a_joining_job_knows_which_companions_are_missing(self) -> None:
+        joining = self.make().jobs[2]
+        answers = [joining.lacks_companions_only]
+        for buffer in joining.inputs.values():
+            buffer.finish = FinishReason.STOP if buffer.role == MAIN else None
+        answers.append(joining.lacks_companions_only)
+        assert answers == [False, True]
+        assert joining.missing_roles == ["negative"]
+        joining.wait = Wait.BUNDLE
+        joining.request.advance(RequestTrigger.ADMIT)
+        assert joining.request.awaited() == "companions at stage 'b'"
+
+    def test_each_sibling_begins_with_its_own_prompt(self) -> None:
+        request = self.make()
+        assert [request.prompt_of(role) for role in (MAIN, "negative")] == ["this", "not this"]
+        assert request.unused_prompts() == ["this", "not this"]
+        dispatched(request.jobs[0])
+        assert request.unused_prompts() == ["not this"]
+        dispatched(request.jobs[3])
+        assert request.unused_prompts() == []
+
+    def test_what_is_forgotten_holds_nothing(self) -> None:
+        request = self.make()
+        sample = request.samples[0]
+        request.forget()
+        assert (request.jobs, request.samples, sample.jobs) == ((), (), ())

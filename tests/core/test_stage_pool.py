@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from podium.core.events import RequestSubmitted
 from podium.core.graph import Graph, Limits
 from podium.core.identity import JobKey, ReplicaKey
@@ -9,7 +11,7 @@ from podium.core.lifecycle import JobTrigger, ReplicaState, ReplicaTrigger
 from podium.core.plan import Planner
 from podium.core.records import Job, Request
 from podium.core.stage_pool import SWEEP_FLOOR, Replica, StagePool
-from tests.support.core_world import make_stage
+from tests.support.core_world import complete, make_stage
 
 STAGE = make_stage("a", output="out", limits=Limits(max_inflight=2, max_queued=2))
 PLAN = Planner(Graph([STAGE])).plan(None)
@@ -166,3 +168,145 @@ def test_fresh_jobs_are_asked_for_once() -> None:
     take(pool)
     assert pool.take_fresh() == [waiting]
     assert pool.take_fresh() == []
+
+
+class Guided:
+    """A pool of the first stage of a request with one companion, and the two jobs that it is about."""
+
+    def __init__(self, pool: StagePool, request_id: str = "r", *, priority: int = 0, serial: int = 0) -> None:
+        stages = (pool.stage, make_stage("b", complete("a"), output="image", joins=True))
+        plan = Planner(Graph(stages)).expand(("image",), 1, ("negative",), 8)
+        event = RequestSubmitted(ticket=serial, request_id=request_id, priority=priority)
+        jobs = Request(event, plan, serial, 0.0).jobs
+        self.pool = pool
+        self.leader, self.follower = jobs[0], jobs[2]
+
+    def queue(self, job: Job) -> None:
+        job.advance(JobTrigger.READY)
+        self.pool.enqueue(job)
+
+    def queue_both(self) -> None:
+        self.queue(self.leader)
+        self.queue(self.follower)
+
+    def start_leader(self, replica: Replica) -> None:
+        """The leader was taken, and has a replica: what its start does."""
+        self.leader.replica = replica
+        if self.follower.is_parked:
+            self.pool.follow(self.follower, replica)
+
+
+@pytest.mark.rule("ORCH-INV-115")
+class TestFollowers:
+    def test_a_companion_is_parked_until_its_sample_has_a_replica(self) -> None:
+        pool = make_pool()
+        one = Guided(pool)
+        one.queue(one.follower)
+        is_parked = [one.follower.is_parked]
+        assert (pool.queued, take(pool), pool.take_fresh()) == (1, None, [])
+        one.start_leader(pool.replicas[0])
+        is_parked.append(one.follower.is_parked)
+        assert is_parked == [True, False]
+        assert pool.take_fresh() == [one.follower]
+        assert take(pool) == ("r", 0)
+        assert pool.queued == 0
+
+    def test_it_waits_for_a_credit_there_and_holds_up_nobody(self) -> None:
+        pool = make_pool(2)
+        one = Guided(pool, serial=1)
+        one.queue_both()
+        busy = pool.replicas[0]
+        assert take(pool) == ("r", 0)
+        one.start_leader(busy)
+        busy.jobs[JobKey("other", "a", "main", 9)] = queue_nowhere()
+        queue(pool, "later", serial=2)
+        assert take(pool) == ("later", 1)
+        assert take(pool) is None
+        busy.jobs.popitem()
+        assert take(pool) == ("r", 0)
+
+    def test_it_takes_its_turn_among_the_others(self) -> None:
+        pool = make_pool()
+        one = Guided(pool, serial=5)
+        one.queue_both()
+        assert take(pool) == ("r", 0)
+        one.start_leader(pool.replicas[0])
+        gone = queue(pool, "gone", serial=0)
+        gone.advance(JobTrigger.CANCEL)
+        pool.withdraw(gone)
+        queue(pool, "early", serial=1)
+        assert take(pool) == ("early", 0)
+        pool.replicas[0].jobs.clear()
+        assert take(pool) == ("r", 0)
+        assert take(pool) is None
+
+    @pytest.mark.parametrize("how", ["drain", "lose", "before"])
+    def test_when_that_replica_is_gone_it_goes_to_any(self, how: str) -> None:
+        pool = make_pool(2)
+        one = Guided(pool)
+        one.queue_both()
+        assert take(pool) == ("r", 0)
+        replica = pool.replicas[0]
+        if how == "before":
+            pool.drain(replica)
+        one.start_leader(replica)
+        if how == "drain":
+            pool.drain(replica)
+        elif how == "lose":
+            pool.remove(replica, ReplicaTrigger.LOSE)
+        assert take(pool) == ("r", 1)
+
+    def test_it_follows_at_once_when_its_sample_was_there_before(self) -> None:
+        pool = make_pool(2)
+        one = Guided(pool)
+        one.queue(one.leader)
+        assert take(pool) == ("r", 0)
+        one.leader.replica = pool.replicas[0]
+        one.queue(one.follower)
+        assert take(pool) == ("r", 0)
+
+    def test_a_sample_that_never_ran_lets_it_go_to_any(self) -> None:
+        pool = make_pool()
+        one = Guided(pool)
+        one.leader.advance(JobTrigger.SKIP)
+        one.queue(one.follower)
+        assert take(pool) == ("r", 0)
+
+    def test_one_that_is_cancelled_leaves_nothing(self) -> None:
+        pool = make_pool()
+        others = [Guided(pool, f"r{serial}", serial=serial) for serial in range(2)]
+        replica = pool.replicas[0]
+        for other in others:
+            other.queue(other.follower)
+            other.start_leader(replica)
+        others[0].follower.advance(JobTrigger.CANCEL)
+        pool.withdraw(others[0].follower)
+        assert [entry[3] for entry in replica.followers] == [others[1].follower]
+        assert take(pool) == ("r1", 0)
+        parked = Guided(pool, "parked")
+        parked.queue(parked.follower)
+        parked.follower.advance(JobTrigger.CANCEL)
+        pool.withdraw(parked.follower)
+        assert (pool.queued, parked.follower.is_parked) == (0, False)
+
+    def test_with_a_credit_but_nothing_to_do_for_anyone_else_it_waits(self) -> None:
+        pool = make_pool(2)
+        one = Guided(pool)
+        one.queue(one.follower)
+        one.start_leader(pool.replicas[0])
+        pool.replicas[0].jobs = {JobKey("other", "a", "main", number): queue_nowhere() for number in range(2)}
+        assert take(pool) is None
+
+
+def queue_nowhere() -> Job:
+    return Request(RequestSubmitted(ticket=0, request_id="other"), PLAN, 0, 0.0).jobs[0]
+
+
+@pytest.mark.rule("ORCH-INV-112")
+def test_there_is_room_for_several_when_those_without_a_credit_may_wait() -> None:
+    pool = make_pool(2)  # 2 credits each, and 2 may wait
+    pool.drain(pool.replicas[1])
+    assert [pool.has_room(jobs) for jobs in (3, 4, 5)] == [True, True, False]
+    queue(pool, "r")
+    assert take(pool) == ("r", 0)
+    assert [pool.has_room(jobs) for jobs in (3, 4)] == [True, False]

@@ -40,7 +40,7 @@ from podium.core.events import (
     StageStopped,
     StopFailed,
 )
-from podium.core.graph import EdgeMode, EmptyPolicy, Graph, Limits, Source, Stage
+from podium.core.graph import EdgeMode, EmptyPolicy, Graph, Limits, Source, Stage, upstream_of
 from podium.core.identity import ReplicaKey
 from podium.core.lifecycle import ReplicaState
 from podium.core.operations import (
@@ -115,12 +115,13 @@ class Producer:
 def stage_limits(draw: st.DrawFn) -> Limits:
     return Limits(
         max_inflight=draw(st.integers(1, 2)),
-        max_queued=draw(st.integers(1, 3)),
+        max_queued=draw(st.sampled_from([1, 2, 3, 8])),
         max_buffered_chunks=draw(st.integers(2, 4)),
         queue_timeout_s=8.0,
         dispatch_timeout_s=3.0,
         first_output_timeout_s=5.0,
         chunk_timeout_s=4.0,
+        bundle_timeout_s=draw(st.sampled_from([1.5, 9.0])),
         stop_timeout_s=2.0,
         stuck_timeout_s=6.0,
     )
@@ -128,12 +129,19 @@ def stage_limits(draw: st.DrawFn) -> Limits:
 
 @st.composite
 def pipelines(draw: st.DrawFn) -> tuple[Stage, ...]:
-    """Up to four stages: chains, fan-out, fan-in, with both kinds of edges; whatever has no consumer is final."""
+    """Up to four stages: chains, fan-out, fan-in, with both kinds of edges, and stages that join companions; whatever
+    has no consumer is final.
+    """
     names = "abcd"[: draw(st.sampled_from([1, 2, 2, 3, 3, 4]))]
     sources: dict[str, list[Source]] = {}
     for position, name in enumerate(names):
         before = draw(st.lists(st.sampled_from(names[:position]), max_size=2, unique=True)) if position else []
         sources[name] = [Source(one, draw(st.sampled_from(EdgeMode))) for one in before]
+    joining: set[str] = set()
+    for name in names:
+        if sources[name] and not upstream_of({name}, edges_of(sources)) & joining and draw(st.booleans()):
+            joining.add(name)
+            sources[name] = [Source(one.stage) for one in sources[name]]
     consumed = {source.stage for several in sources.values() for source in several}
     return tuple(
         make_stage(
@@ -141,12 +149,17 @@ def pipelines(draw: st.DrawFn) -> tuple[Stage, ...]:
             *sources[name],
             output=f"out-{name}" if name not in consumed or draw(st.booleans()) else None,
             on_empty=draw(st.sampled_from(EmptyPolicy)),
-            prewarm=draw(st.booleans()),
+            prewarm=name not in joining and draw(st.booleans()),
             rerun=draw(st.booleans()),
+            joins=name in joining,
             limits=draw(stage_limits()),
         )
         for name in names
     )
+
+
+def edges_of(sources: dict[str, list[Source]]) -> dict[str, list[str]]:
+    return {name: [source.stage for source in several] for name, several in sources.items()}
 
 
 class CoreMachine(RuleBasedStateMachine):
@@ -156,7 +169,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @initialize(pipeline=pipelines(), replicas=st.integers(1, 3), max_requests=st.integers(2, 3))
     def build(self, pipeline: tuple[Stage, ...], replicas: int, max_requests: int) -> None:
-        limits = EngineLimits(max_requests=max_requests, hold_timeout_s=7.0, max_remembered=2)
+        limits = EngineLimits(max_requests=max_requests, hold_timeout_s=7.0, max_remembered=2, max_siblings=6)
         graph = Graph(pipeline)
         self.core, self.twin = Orchestrator(graph, limits), Orchestrator(graph, limits)
         self.model = Model(graph.stages, limits)
@@ -221,13 +234,33 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(
         name=st.sampled_from(IDS),
+        priority=few,
+        input_open=st.booleans(),
+        samples=st.integers(1, 3),
+        roles=st.lists(st.sampled_from(["negative", "style"]), max_size=2, unique=True),
+    )
+    def submit_siblings(self, name: str, priority: int, input_open: bool, samples: int, roles: list[str]) -> None:
+        can_join = any(stage.joins for stage in self.core.graph.stages.values())
+        self.submit_anything(name, None, priority, None, input_open, samples, roles if can_join else [])
+
+    @rule(
+        name=st.sampled_from(IDS),
         outputs=st.none() | st.lists(index, max_size=2),
         priority=few,
         deadline=st.none() | st.integers(1, 10),
         input_open=st.booleans(),
+        samples=st.sampled_from([1, 1, 2, 0]),
+        roles=st.lists(st.sampled_from(["negative", "style"]), max_size=2, unique=True),
     )
-    def submit_anything(
-        self, name: str, outputs: list[int] | None, priority: int, deadline: int | None, input_open: bool
+    def submit_anything(  # noqa: PLR0917 - Hypothesis draws them all
+        self,
+        name: str,
+        outputs: list[int] | None,
+        priority: int,
+        deadline: int | None,
+        input_open: bool,
+        samples: int = 1,
+        roles: Sequence[str] = (),
     ) -> None:
         event = RequestSubmitted(
             ticket=len(self.tickets) + 1,
@@ -238,6 +271,9 @@ class CoreMachine(RuleBasedStateMachine):
             priority=priority,
             deadline=None if deadline is None else self.now + deadline,
             input_open=input_open,
+            samples=samples,
+            companions={role: Handle(f"{role}-{len(self.tickets) + 1}") for role in roles},
+            group=f"group-{priority}" if priority else None,
         )
         self.tickets.append(event)
         self.tell(event)
@@ -264,6 +300,26 @@ class CoreMachine(RuleBasedStateMachine):
     def abort(self, ids: list[str], level: AckLevel, timeout_s: int) -> None:
         self.calls += 1
         self.tell(AbortRequested(self.calls, tuple(ids), level, self.now + timeout_s))
+
+    @precondition(lambda self: any(one.event.samples > 1 for one in self.model.open_tickets()))
+    @rule(
+        which=index,
+        samples=st.lists(st.integers(0, 2), min_size=1, max_size=2),
+        level=st.sampled_from(AckLevel),
+        timeout_s=st.sampled_from([1, 4]),
+    )
+    def abort_samples(self, which: int, samples: list[int], level: AckLevel, timeout_s: int) -> None:
+        request_id = pick([one for one in self.model.open_tickets() if one.event.samples > 1], which).event.request_id
+        self.calls += 1
+        self.tell(AbortRequested(self.calls, (request_id,), level, self.now + timeout_s, tuple(samples)))
+
+    @rule(really=st.integers(0, 9), group=few)
+    def abort_many(self, really: int, group: int) -> None:
+        if really > 6:
+            self.calls += 1
+            ids = None if really == 9 else ()
+            groups = () if really == 9 else (f"group-{group}",)
+            self.tell(AbortRequested(self.calls, ids, AckLevel.STOPPED, self.now + 2, groups=groups))
 
     # Control of the engine
 
@@ -511,7 +567,8 @@ def pick(things: Sequence[T], which: int) -> T:
 
 TestCore = pytest.mark.rule(
     "ORCH-INV-003", "ORCH-INV-100", "ORCH-INV-101", "ORCH-INV-102", "ORCH-INV-103", "ORCH-INV-104", "ORCH-INV-107",
-    "ORCH-INV-109", "ORCH-INV-110", "ORCH-INV-118", "ORCH-INV-201", "ORCH-INV-207", "ORCH-INV-209", "ORCH-INV-213",
+    "ORCH-INV-109", "ORCH-INV-110", "ORCH-INV-112", "ORCH-INV-113", "ORCH-INV-114", "ORCH-INV-115", "ORCH-INV-118",
+    "ORCH-INV-201", "ORCH-INV-207", "ORCH-INV-209", "ORCH-INV-213",
 )(CoreMachine.TestCase)  # fmt: skip
 TestCore = pytest.mark.timeout(600)(TestCore)  # a failure is shrunk for up to five minutes
 TestCore.settings = settings(

@@ -45,7 +45,7 @@ def finish(
     sequence: int, reason: FinishReason = FinishReason.STOP, *, stage: str = "thinker", partial: object = None
 ) -> EmitOutput:
     last = stage == "speaker"
-    return EmitOutput(7, stage, sequence, (), 20.0, 0, Finish(reason, {"tokens": 3}), partial, TIMINGS, last)
+    return EmitOutput(7, stage, sequence, (), 20.0, 0, 0, Finish(reason, {"tokens": 3}), partial, TIMINGS, last)
 
 
 def end(outcome: Outcome = Outcome.COMPLETED, error: ErrorRecord | None = None) -> EndRequest:

@@ -97,6 +97,15 @@ def voice(*, limits: Limits | None = None) -> tuple[Stage, Stage]:
     )
 
 
+def guided(*, limits: Limits | None = None, rerun: bool = False) -> tuple[Stage, Stage, Stage]:
+    """The pipeline of guided diffusion: `a` and `t` make conditions of a prompt, `b` joins those of all companions."""
+    return (
+        make_stage("a", limits=limits, rerun=rerun),
+        make_stage("t", streaming("a"), limits=limits),
+        make_stage("b", complete("a"), complete("t"), output="image", joins=True, limits=limits),
+    )
+
+
 def chain(edge: EdgeMode, length: int = 3) -> tuple[Stage, ...]:
     """Stages `a`, `b`, `c` … one after the other; only the last is final."""
     names = [chr(ord("a") + index) for index in range(length)]

@@ -407,7 +407,8 @@ def _requests_at(state: CoreState, stages: Iterable[str]) -> list[Request]:
     return [
         request
         for request in state.requests.values()
-        if request.id not in state.held and any(job.stage.name in names and not job.is_over for job in request.jobs)
+        if request.id not in state.held
+        and any(job.stage.name in names and not (job.is_over or job.is_detached) for job in request.jobs)
     ]
 
 

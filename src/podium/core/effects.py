@@ -110,11 +110,11 @@ class EmitOutput(msgspec.Struct, frozen=True, tag=True):
     payloads: tuple[Payload, ...]
     at: float
     index: int = 0
+    weights_version: int = 0
     finish: Finish | None = None
     partial: Payload = None
     timings: StageTimings | None = None
     request_finished: bool = False
-    weights_version: int = 0
 
 
 class Outcome(StrEnum):

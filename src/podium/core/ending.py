@@ -40,6 +40,15 @@ _OUTCOMES = {
     RequestState.FAILED: Outcome.FAILED,
 }
 
+_LIMITS = {
+    Wait.QUEUE: "queue_timeout_s",
+    Wait.DISPATCH: "dispatch_timeout_s",
+    Wait.FIRST_OUTPUT: "first_output_timeout_s",
+    Wait.CHUNK: "chunk_timeout_s",
+    Wait.BUNDLE: "bundle_timeout_s",
+    Wait.INPUT: "chunk_timeout_s",
+}
+
 
 def end_request(state: CoreState, request: Request, trigger: RequestTrigger, error: ErrorRecord | None = None) -> None:
     """Make a request terminal: the only place where that happens, and the only way out of the tables."""
@@ -95,22 +104,6 @@ def begin_abort(state: CoreState, request: Request) -> None:
     _abort_each(state, request.samples)
 
 
-def repeat_or_begin_abort(state: CoreState, request: Request) -> None:
-    """Stop a request, or what of it could not be stopped before."""
-    if request.is_aborting:
-        repeat_stops(state, request)
-    else:
-        begin_abort(state, request)
-
-
-def repeat_stops(state: CoreState, request: Request, samples: Container[int] | None = None) -> None:
-    """Stop again what of a request, or of some samples of it, could not be stopped before."""
-    for job in request.jobs:
-        is_meant = samples is None or job.sample.index in samples
-        if is_meant and job.state is JobState.STOP_FAILED and not job.is_detached:
-            stop_job(state, job)
-
-
 def abort_samples(state: CoreState, request: Request, samples: Container[int]) -> None:
     """Stop some samples of a request and let the others go on; without any other the request is aborted."""
     open_samples = [sample for sample in request.samples if not (sample.is_over or sample.is_aborting)]
@@ -136,6 +129,19 @@ def _stop_everything(state: CoreState, sample: Sample) -> None:
             stop_job(state, job)
         elif job.is_before_replica:
             _cancel_job(state, job)
+
+
+def repeat_or_begin_abort(state: CoreState, request: Request, samples: tuple[int, ...] = ()) -> None:
+    """Stop a request, or some samples of it, or what of that could not be stopped before."""
+    for job in request.jobs:
+        if job.state is JobState.STOP_FAILED and not job.is_detached and (not samples or job.sample.index in samples):
+            stop_job(state, job)
+    if request.is_aborting:
+        return
+    if samples:
+        abort_samples(state, request, samples)
+    else:
+        begin_abort(state, request)
 
 
 def settle(state: CoreState, sample: Sample) -> None:
@@ -189,15 +195,7 @@ def emit_final(
     if finish is None:
         if payloads:
             state.effects.append(
-                EmitOutput(
-                    request.ticket,
-                    job.stage.name,
-                    sequence,
-                    payloads,
-                    state.now,
-                    sample.index,
-                    weights_version=version,
-                )
+                EmitOutput(request.ticket, job.stage.name, sequence, payloads, state.now, sample.index, version)
             )
         return
     request.sequence += 1
@@ -213,11 +211,11 @@ def emit_final(
             payloads,
             state.now,
             sample.index,
+            version,
             finish,
             partial,
             job.timings(),
             request.open_finals == 0,
-            version,
         )
     )
 
@@ -316,6 +314,21 @@ def stuck(replica: ReplicaKey, limit_s: float) -> ErrorRecord:
         awaited="confirmation of the repeated stop",
         message=f"replica {replica.slot} of stage '{replica.stage}' is stuck: "
         f"it did not confirm a repeated stop within {limit_s:g} s",
+    )
+
+
+def timed_out(job: Job) -> ErrorRecord:
+    """The error for a job that waited too long: it names what was awaited, and the limit."""
+    awaited = f"{job.wait} at stage '{job.stage.name}'"
+    if job.wait is Wait.BUNDLE:
+        awaited = f"{job.wait} {', '.join(job.missing_roles)} at stage '{job.stage.name}'"
+    return ErrorRecord(
+        kind=ErrorKind.WAIT_TIMEOUT,
+        scope=Scope.REQUEST,
+        stage=job.stage.name,
+        replica=job.replica.key.slot if job.replica is not None else None,
+        awaited=awaited,
+        message=f"timed out after {job.wait_limit_s():g} s waiting for {awaited} (limits.{_LIMITS[job.wait]})",
     )
 
 

@@ -17,8 +17,6 @@ from podium.core.controlling import attend, end_control, expire_control, request
 from podium.core.deadlines import Timer
 from podium.core.effects import AbortRecord, AbortStatus, Effect, RefuseRequest
 from podium.core.ending import (
-    abort_samples,
-    begin_abort,
     cancel_request,
     end_without,
     expire_abort_call,
@@ -29,10 +27,11 @@ from podium.core.ending import (
     leave_when_empty,
     lose_replica,
     note_abort_failure,
-    repeat_stops,
+    repeat_or_begin_abort,
     settle,
     status_of_ended,
     stuck,
+    timed_out,
     unavailable,
 )
 from podium.core.events import (
@@ -62,6 +61,7 @@ from podium.core.lifecycle import GateAction, GateState, JobState, JobTrigger, R
 from podium.core.plan import Plan
 from podium.core.records import Job, Request, Wait
 from podium.core.snapshot import Snapshot
+from podium.core.stage_pool import StagePool
 from podium.core.state import CoreState
 from podium.core.statistics import Statistics
 from podium.errors import ErrorKind, ErrorRecord, InternalError, InvalidRequestError, Scope
@@ -259,9 +259,8 @@ class Orchestrator:
     def _refuse(self, event: RequestSubmitted, error: ErrorRecord) -> None:
         state = self._state
         state.counters.refused += 1
-        state.release(() if event.prompt is None else (event.prompt,))
-        if event.companions:
-            state.release(tuple(event.companions.values()))
+        prompts = () if event.prompt is None else (event.prompt,)
+        state.release((*prompts, *event.companions.values()))
         error = msgspec.structs.replace(error, request_id=event.request_id)
         state.effects.append(RefuseRequest(event.ticket, event.request_id, error))
 
@@ -296,7 +295,7 @@ class Orchestrator:
                 call.note(AbortRecord(request_id, AbortStatus.ACCEPTED))
             else:
                 request.abort_calls.append(call)
-            self._abort(request, call)
+            repeat_or_begin_abort(state, request, event.samples)
         if call.is_answered:
             state.effects.append(call.reply())
             return
@@ -310,15 +309,6 @@ class Orchestrator:
         if not event.groups:
             return event.request_ids
         return (*event.request_ids, *(one.id for one in requests.values() if one.group in event.groups))
-
-    def _abort(self, request: Request, call: AbortCall) -> None:
-        repeat_stops(self._state, request, call.samples or None)
-        if request.is_aborting:
-            return
-        if call.samples:
-            abort_samples(self._state, request, call.samples)
-        else:
-            begin_abort(self._state, request)
 
     # Jobs
 
@@ -438,19 +428,27 @@ class Orchestrator:
                 self._expire_work(job, wait)
 
     def _expire_work(self, job: Job, wait: Wait) -> None:
-        """A job has waited too long; where its stage stands still, that is not its fault until the hold is too long."""
+        """A job has waited too long; where a stage stands still, that is not its fault until the hold is too long."""
         state = self._state
         job.wait = wait
-        waits_for = job.request.jobs if wait is Wait.BUNDLE else (job,)
-        frozen = [one for one in waits_for if not one.is_over and state.pool_of(one).barrier.is_frozen]
-        if not frozen:
-            fail_request(state, job.request, _job_timeout(job))
+        pool = self._standing_still(job)
+        if pool is None:
+            fail_request(state, job.request, timed_out(job))
             return
-        left_s = state.pool_of(frozen[0]).barrier.closed_at + state.limits.hold_timeout_s - state.now
+        left_s = pool.barrier.closed_at + state.limits.hold_timeout_s - state.now
         if left_s > 0:
             state.wait(job, wait, min(left_s, job.wait_limit_s()))
         else:
-            fail_request(state, job.request, self._hold_timeout(f"the resume of stage '{frozen[0].stage.name}'"))
+            fail_request(state, job.request, self._hold_timeout(f"the resume of stage '{pool.stage.name}'"))
+
+    def _standing_still(self, job: Job) -> StagePool | None:
+        """The stage that a job waits for in vain, if there is one: its own, or one where its sample has to run."""
+        jobs = [job] if job.wait is not Wait.BUNDLE else [one for one in job.sample.jobs if not one.is_over]
+        for one in jobs:
+            pool = self._state.pool_of(one)
+            if pool.barrier.is_frozen and not pool.barrier.is_open:
+                return pool
+        return None
 
     def _request_timeout(self, request: Request) -> ErrorRecord:
         if request.deadline is not None and request.deadline <= self._state.now:
@@ -485,29 +483,3 @@ def _no_room(stage: Stage, jobs: int) -> str:
 
 def _refusal(kind: ErrorKind, scope: Scope, message: str) -> ErrorRecord:
     return ErrorRecord(kind=kind, scope=scope, message=message)
-
-
-_LIMITS = {
-    Wait.QUEUE: "queue_timeout_s",
-    Wait.DISPATCH: "dispatch_timeout_s",
-    Wait.FIRST_OUTPUT: "first_output_timeout_s",
-    Wait.CHUNK: "chunk_timeout_s",
-    Wait.BUNDLE: "bundle_timeout_s",
-    Wait.INPUT: "chunk_timeout_s",
-}
-
-
-def _job_timeout(job: Job) -> ErrorRecord:
-    wait = job.wait
-    awaited = f"{wait} at stage '{job.stage.name}'"
-    if wait is Wait.BUNDLE:
-        awaited = f"{wait} {', '.join(job.missing_roles)} at stage '{job.stage.name}'"
-    limit_s = job.wait_limit_s()
-    return ErrorRecord(
-        kind=ErrorKind.WAIT_TIMEOUT,
-        scope=Scope.REQUEST,
-        stage=job.stage.name,
-        replica=job.replica.key.slot if job.replica is not None else None,
-        awaited=awaited,
-        message=f"timed out after {limit_s:g} s waiting for {awaited} (limits.{_LIMITS[job.wait]})",
-    )

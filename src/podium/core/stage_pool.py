@@ -138,7 +138,6 @@ class StagePool:
         """Give a replica no new work."""
         replica.advance(ReplicaTrigger.DRAIN)
         self._note_work(replica)
-        self._free_followers(replica)
 
     def remove(self, replica: Replica, trigger: ReplicaTrigger) -> None:
         """Forget a replica that leaves or is lost."""
@@ -146,7 +145,6 @@ class StagePool:
         self._note_work(replica)
         self.fence.forget_replica(replica.key)
         del self.replicas[replica.key.slot]
-        self._free_followers(replica)
 
     def enqueue(self, job: Job) -> None:
         """Let a job wait for a credit: of any replica, or of its leader's as soon as that has one."""
@@ -252,6 +250,8 @@ class StagePool:
         takes_work = replica.state is ReplicaState.LIVE and replica.weights_version == self.weights_version
         self.live += takes_work - replica.takes_work
         replica.takes_work = takes_work
+        if replica.followers and not takes_work:
+            self._free_followers(replica)
 
 
 def _entry(job: Job) -> Entry:

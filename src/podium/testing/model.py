@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from podium.core.effects import (
+    AbortRecord,
     AbortStatus,
     CallReplica,
     CloseReplica,
@@ -34,12 +35,12 @@ from podium.core.events import (
     ReplicaLost,
     RequestSubmitted,
 )
-from podium.core.graph import EdgeMode, Source
-from podium.core.identity import PROMPT, Payload
+from podium.core.graph import EdgeMode
+from podium.core.identity import MAIN, PROMPT, Payload, ReplicaKey
 from podium.core.lifecycle import ReplicaState
 from podium.core.statistics import Statistics
 from podium.testing.model_events import EventModel, same
-from podium.testing.model_records import JobModel, TicketModel
+from podium.testing.model_records import CallModel, Input, JobModel, Spot, TicketModel
 
 
 class Model(EventModel):
@@ -121,76 +122,104 @@ class Model(EventModel):
         assert stage.name in ticket.needed, "a stage was started that no requested output needs"
         assert ticket.is_admitted, "a job started in spite of the gate"
         assert self.control.may_start(stage.name), f"a job started while its stage is {self.control.barriers}"
-        assert not ticket.is_aborting, "a job started for a request that is being aborted"
+        sample, role = ticket.siblings[effect.job.sibling]
+        spot = effect.job.stage, effect.job.sibling
+        assert spot in ticket.spots(sample), "a companion has no work there"
+        assert sample not in ticket.aborting, "a job started for what is being aborted"
+        assert not ticket.has_ended(sample), "a job started for a sample that has ended"
         assert effect.job.attempt > self.newest_attempt, "an attempt was used twice"
         self.newest_attempt = effect.job.attempt
         assert effect.replica in self.live_replicas(stage.name), "a job started on a replica that takes none"
         assert effect.replica.stage == stage.name
         assert len(self.jobs_at(effect.replica)) < stage.limits.max_inflight, "a credit was taken that was not there"
-        assert not self._is_skipped(ticket, stage.name), "a job started for which nothing comes"
-        former = ticket.jobs.get(stage.name)
+        assert not self._is_skipped(ticket, spot), "a job started for which nothing comes"
+        if role != MAIN:
+            self._check_leader(effect, ticket, ticket.name_of(sample))
+        former = ticket.jobs.get(spot)
         if former is not None:
             assert stage.rerun, "a job ran again that may not"
             assert former.is_lost
             assert former.in_order == 0
-        assert (effect.prompt, effect.params) == (ticket.event.prompt, ticket.event.params.get(stage.name))
+        prompt = ticket.event.prompt if role == MAIN else ticket.event.companions[role]
+        assert (effect.prompt, effect.params) == (prompt, ticket.event.params.get(stage.name))
         assert (effect.priority, effect.deadline) == (ticket.event.priority, ticket.event.deadline)
         self._use(effect.prompt)
-        job = JobModel(effect.job, effect.replica, ticket)
-        self.jobs[effect.job] = ticket.jobs[stage.name] = job
-        names = [source.stage for source in stage.sources]
-        assert [one.source for one in effect.inputs] == (names or ([PROMPT] if ticket.event.input_open else []))
+        job = JobModel(effect.job, effect.replica, ticket, is_repeated=former is not None)
+        self.jobs[effect.job] = ticket.jobs[spot] = job
+        self._check_first_inputs(effect, job)
+
+    def _check_first_inputs(self, effect: StartJob, job: JobModel) -> None:
+        stage, ticket = self.stages[effect.job.stage], job.ticket
+        names = list(self._inputs(ticket, job.spot))
+        is_fed = ticket.event.input_open and job.role == MAIN
+        assert [(one.source, one.role) for one in effect.inputs] == (names or ([(PROMPT, MAIN)] if is_fed else []))
         for one in effect.inputs:
-            self._check_input(job, one.source, one.sequence, one.payloads)
+            self._check_input(job, (one.source, one.role), one.sequence, one.payloads)
             if one.finish is not None:
-                self._check_source_end(job, one.source, one.finish)
+                self._check_source_end(job, (one.source, one.role), one.finish)
         assert effect.input_open == any(one.finish is None for one in effect.inputs)
+        if stage.joins:
+            assert not effect.input_open, "a bundle was joined before all of it was there"
         if not stage.prewarm:
             for source in stage.sources:
-                is_ready = (
-                    job.inputs.get(source.stage) if source.mode is EdgeMode.STREAMING else source.stage in job.ended
-                )
+                key = source.stage, MAIN
+                is_ready = job.inputs.get(key) if source.mode is EdgeMode.STREAMING else key in job.ended
                 assert is_ready, f"{effect.job} started before its source '{source.stage}' was ready"
+
+    def _check_leader(self, effect: StartJob, ticket: TicketModel, sibling: str) -> None:
+        """A companion runs where its sample does, unless that replica takes no work."""
+        leader = ticket.jobs.get((effect.job.stage, sibling))
+        if leader is None:
+            assert self._is_skipped(ticket, (effect.job.stage, sibling)), "a companion started before its sample"
+        elif not leader.is_repeated and leader.replica in self.live_replicas(effect.job.stage):
+            assert effect.replica == leader.replica, "a companion did not follow its sample"
 
     def _check_feed(self, effect: FeedJob) -> None:
         job = self._working(effect.job, effect.replica)
         assert effect.payloads, "an empty feed"
-        self._check_input(job, effect.source, effect.sequence, effect.payloads)
+        self._check_input(job, (effect.source, MAIN), effect.sequence, effect.payloads)
 
-    def _check_input(self, job: JobModel, source: str, sequence: int, payloads: tuple[Payload, ...]) -> None:
+    def _check_input(self, job: JobModel, source: Input, sequence: int, payloads: tuple[Payload, ...]) -> None:
         got = job.inputs.setdefault(source, [])
         assert source not in job.ended, "fed after the end of the source"
         assert sequence == len(got), "a consumer missed a chunk, or got one twice"
-        there = self._produced(job.ticket, source)[sequence : sequence + len(payloads)]
-        assert same(payloads, there), f"{job.key} got {payloads} of '{source}' instead of {there}"
+        there = self._there(job, source)[sequence : sequence + len(payloads)]
+        assert same(payloads, there), f"{job.key} got {payloads} of {source} instead of {there}"
         edges = {edge.stage: edge.mode for edge in self.stages[job.key.stage].sources}
-        if payloads and edges.get(source) is EdgeMode.COMPLETE:
-            assert self._end_of(job.ticket, source) is not None, "a complete edge passed something on before the end"
+        if payloads and edges.get(source[0]) is EdgeMode.COMPLETE:
+            assert self._end_for(job, source) is not None, "a complete edge passed something on before the end"
         got += payloads
         for payload in payloads:
             self._use(payload)
 
     def _check_end_input(self, effect: EndInput) -> None:
-        self._check_source_end(self._working(effect.job, effect.replica), effect.source, effect.reason)
+        self._check_source_end(self._working(effect.job, effect.replica), (effect.source, MAIN), effect.reason)
 
-    def _check_source_end(self, job: JobModel, source: str, reason: FinishReason) -> None:
+    def _check_source_end(self, job: JobModel, source: Input, reason: FinishReason) -> None:
         assert source not in job.ended, "a source ended twice"
-        assert reason is self._end_of(job.ticket, source), "a source ended that has not"
-        assert same(job.inputs.setdefault(source, []), self._produced(job.ticket, source)), "a source ended too early"
+        assert reason is self._end_for(job, source), "a source ended that has not"
+        assert same(job.inputs.setdefault(source, []), self._there(job, source)), "a source ended too early"
         job.ended[source] = reason
 
-    def _produced(self, ticket: TicketModel, source: str) -> list[Payload]:
-        if source == PROMPT:
-            return ticket.appended
-        job = ticket.jobs.get(source)
+    def _there(self, job: JobModel, source: Input) -> list[Payload]:
+        """What there is for a job of one of its inputs."""
+        if source[0] == PROMPT:
+            return job.ticket.appended
+        return self._produced(job.ticket, self._inputs(job.ticket, job.spot)[source])
+
+    def _end_for(self, job: JobModel, source: Input) -> FinishReason | None:
+        if source[0] == PROMPT:
+            return None if job.ticket.is_input_open else FinishReason.STOP
+        return self._end_of(job.ticket, self._inputs(job.ticket, job.spot)[source])
+
+    def _produced(self, ticket: TicketModel, spot: Spot) -> list[Payload]:
+        job = ticket.jobs.get(spot)
         return [] if job is None else job.in_sequence()
 
-    def _end_of(self, ticket: TicketModel, source: str) -> FinishReason | None:
-        if source == PROMPT:
-            return None if ticket.is_input_open else FinishReason.STOP
-        if self._is_skipped(ticket, source):
+    def _end_of(self, ticket: TicketModel, spot: Spot) -> FinishReason | None:
+        if self._is_skipped(ticket, spot):
             return FinishReason.STOP
-        job = ticket.jobs.get(source)
+        job = ticket.jobs.get(spot)
         return job.finish.reason if job is not None and job.finish is not None else None
 
     def _check_stop(self, effect: StopJob, event: Event | None) -> None:
@@ -199,6 +228,8 @@ class Model(EventModel):
         assert job.replica == effect.replica
         if event is None and job.is_asked_to_stop:
             job.is_given_up = True
+        elif job.role != MAIN and not job.is_detached and job.sample not in job.ticket.aborting:
+            job.is_dismissed = job.ticket.must_end is None and self._is_useless(job.ticket, job.spot)
         job.is_asked_to_stop = True
 
     def _check_emit(self, effect: EmitOutput) -> None:
@@ -208,12 +239,13 @@ class Model(EventModel):
         assert effect.stage in ticket.finals, "an output that nobody asked for"
         assert effect.sequence == ticket.sequence, "a gap in the outputs"
         assert effect.weights_version == self.control.versions[effect.stage], "an output of other weights than it says"
-        assert effect.stage not in ticket.finishes, "an output after its stage's finish"
+        spot = effect.stage, ticket.name_of(effect.index)
+        assert spot not in ticket.finishes, "an output after its stage's finish"
         ticket.sequence += len(effect.payloads) + (effect.finish is not None)
-        first = ticket.emitted.get(effect.stage, 0)
-        there = self._produced(ticket, effect.stage)[first : first + len(effect.payloads)]
+        first = ticket.emitted.get(spot, 0)
+        there = self._produced(ticket, spot)[first : first + len(effect.payloads)]
         assert same(effect.payloads, there), f"{effect.payloads} was delivered instead of {there}"
-        ticket.emitted[effect.stage] = first + len(effect.payloads)
+        ticket.emitted[spot] = first + len(effect.payloads)
         for payload in effect.payloads:
             self._use(payload)
         if effect.finish is None:
@@ -221,26 +253,26 @@ class Model(EventModel):
             assert effect.partial is None
             assert not effect.request_finished
         else:
-            self._check_finish(ticket, effect, effect.finish)
+            self._check_finish(ticket, spot, effect, effect.finish)
 
-    def _check_finish(self, ticket: TicketModel, effect: EmitOutput, finish: Finish) -> None:
-        job = ticket.jobs.get(effect.stage)
+    def _check_finish(self, ticket: TicketModel, spot: Spot, effect: EmitOutput, finish: Finish) -> None:
+        job = ticket.jobs.get(spot)
         if finish.reason is FinishReason.ABORT:
-            assert ticket.is_aborting
-            aborted = [name for name in self.stages if ticket.finishes.get(name) is FinishReason.ABORT]
-            order = list(self.stages)
-            assert all(order.index(name) < order.index(effect.stage) for name in aborted), "not in the order of stages"
+            assert effect.index in ticket.aborting
+            finals = ticket.final_spots(effect.index)
+            aborted = [one for one in finals if ticket.finishes.get(one) is FinishReason.ABORT]
+            assert all(finals.index(one) < finals.index(spot) for one in aborted), "not in the order of stages"
             assert effect.partial is (None if job is None or job.is_given_up else job.partial)
             self._use(effect.partial)
-            ticket.partials[effect.stage] = effect.partial
+            ticket.partials[spot] = effect.partial
         elif job is None:
-            assert self._is_skipped(ticket, effect.stage), "a stage finished that never ran"
+            assert self._is_skipped(ticket, spot), "a stage finished that never ran"
             assert finish.reason is FinishReason.STOP
         else:
             assert finish is job.finish
-            assert ticket.emitted[effect.stage] == job.in_order, "a stage finished before its last output was delivered"
-        ticket.finishes[effect.stage] = finish.reason
-        is_last = len(ticket.finishes) == len(ticket.finals)
+            assert ticket.emitted[spot] == job.in_order, "a stage finished before its last output was delivered"
+        ticket.finishes[spot] = finish.reason
+        is_last = len(ticket.finishes) == len(ticket.finals) * ticket.event.samples
         assert effect.request_finished == is_last, "request_finished is for the last finish"
         if is_last:
             is_abort = ticket.is_aborting and FinishReason.ABORT in ticket.finishes.values()
@@ -256,7 +288,7 @@ class Model(EventModel):
         assert (effect.error is None) == (effect.outcome is not Outcome.FAILED)
         assert effect.error is None or effect.error.request_id == effect.request_id
         if effect.outcome is Outcome.COMPLETED:
-            assert ticket.finishes.keys() == ticket.finals
+            assert all(ticket.has_ended(index) for index in ticket.samples)
         assert tuple(effect.timings) == ticket.needed
         ticket.is_open = False
         ticket.outcome = effect.outcome
@@ -266,21 +298,41 @@ class Model(EventModel):
         assert call is not None, "an abort was answered that nobody asked for, or twice"
         assert not call.is_answered, "an abort was answered twice"
         call.is_answered = True
-        assert [record.request_id for record in effect.records] == list(dict.fromkeys(call.event.request_ids or ()))
+        assert [record.request_id for record in effect.records] == list(dict.fromkeys(call.ids))
         for record in effect.records:
             ticket = call.tickets.get(record.request_id)
-            if ticket is None:
+            if record.request_id in call.expected:
+                assert record.status is call.expected[record.request_id]
+            elif ticket is None:
                 assert record.status in {AbortStatus.UNKNOWN, AbortStatus.ALREADY_ENDED}
             elif call.event.level is AckLevel.ACCEPTED:
                 assert record.status is AbortStatus.ACCEPTED
             elif record.status in {AbortStatus.ABORTED, AbortStatus.ALREADY_ENDED}:
-                is_aborted = record.status is AbortStatus.ABORTED
-                assert ticket.outcome is (Outcome.ABORTED if is_aborted else Outcome.COMPLETED)
-                assert not any(job.is_given_up for job in ticket.jobs.values()) or not is_aborted
-                kept = {name: partial for name, partial in ticket.partials.items() if partial is not None}
-                assert record.partials == (kept if is_aborted else {})
+                self._check_record(call, ticket, record)
             else:
                 assert record.status in {AbortStatus.UNCONFIRMED, AbortStatus.FAILED}
+
+    def _check_record(self, call: CallModel, ticket: TicketModel, record: AbortRecord) -> None:
+        samples = call.samples_of(ticket)
+        is_aborted = record.status is AbortStatus.ABORTED
+        if call.event.samples:
+            finishes = [ticket.finishes.get(spot) for index in samples for spot in ticket.final_spots(index)]
+            assert is_aborted == any(finish in {None, FinishReason.ABORT} for finish in finishes)
+            assert ticket.outcome is not None or None not in finishes, "a sample was aborted that has not ended"
+        else:
+            assert ticket.outcome is (Outcome.ABORTED if is_aborted else Outcome.COMPLETED)
+        jobs = [job for job in ticket.jobs.values() if job.sample in samples]
+        assert not any(job.is_given_up for job in jobs) or not is_aborted
+        kept = {
+            index: {
+                spot[0]: partial
+                for spot in ticket.final_spots(index)
+                if (partial := ticket.partials.get(spot)) is not None
+            }
+            for index in samples
+        }
+        assert record.partials == (kept[0] if is_aborted and ticket.event.samples == 1 else {})
+        assert record.samples == (kept if is_aborted and ticket.event.samples > 1 else {})
 
     def _check_close(self, effect: CloseReplica, event: Event | None) -> None:
         state = self.replicas[effect.replica]
@@ -316,50 +368,66 @@ class Model(EventModel):
             if not call.is_answered:
                 assert call.event.level is AckLevel.STOPPED
                 assert event is not None or call.event.deadline > now, "an abort was not answered in time"
-                assert any(ticket.is_open for ticket in call.tickets.values())
+                assert any(
+                    ticket.is_open and not ticket.has_ended(index)
+                    for ticket in call.tickets.values()
+                    for index in call.samples_of(ticket)
+                )
         for ticket in self.tickets.values():
             assert not ticket.is_open or ticket.must_end is None, f"{ticket.event.request_id}: {ticket.must_end} is due"
-            if ticket.is_open and ticket.is_aborting:
-                assert any(not job.is_over and not job.is_detached for job in ticket.jobs.values()), (
-                    "nothing to wait for"
-                )
-            if ticket.is_open and not ticket.is_aborting:
-                self._check_progress(ticket)
+            for index in ticket.samples if ticket.is_open else ():
+                if ticket.is_stopping(index):
+                    jobs = [job for job in ticket.jobs.values() if job.sample == index]
+                    assert any(not job.is_over and not job.is_detached for job in jobs), "nothing to wait for"
+                elif not ticket.has_ended(index):
+                    self._check_progress(ticket, index)
             for job in ticket.jobs.values():
                 self._check_job(job)
 
-    def _check_progress(self, ticket: TicketModel) -> None:
-        """Something is under way for each request, and nothing is awaited that cannot come."""
-        running = [name for name, job in ticket.jobs.items() if not job.is_over]
-        ahead = [name for name in ticket.needed if self._is_ahead(ticket, name)]
-        ready = [name for name in ahead if all(self._is_ready(ticket, source) for source in self._edges(name))]
-        assert running or ready or not ticket.is_admitted, f"nothing is under way for {ticket.event.request_id}"
-        for name in ahead:
+    def _check_progress(self, ticket: TicketModel, sample: int) -> None:
+        """Something is under way for each sample, and nothing is awaited that cannot come."""
+        running = [job for job in ticket.jobs.values() if job.sample == sample and not job.is_over]
+        assert running or self._ready(ticket, sample) or not ticket.is_admitted, (
+            f"nothing is under way for {ticket.event.request_id}[{sample}]"
+        )
+        for name, _ in self._ahead(ticket, sample):
             assert self.live_replicas(name), f"{ticket.event.request_id} waits for {name}, which has no replica"
-        for name in ticket.finals:
-            assert name in ticket.finishes or not self._is_skipped(ticket, name), (
-                f"{name} will not run, and did not end"
+        for spot in ticket.final_spots(sample):
+            assert spot in ticket.finishes or not self._is_skipped(ticket, spot), (
+                f"{spot[0]} will not run, and did not end"
             )
 
-    def _edges(self, name: str) -> list[Source]:
-        return [] if self.stages[name].prewarm else list(self.stages[name].sources)
+    def _ahead(self, ticket: TicketModel, sample: int) -> list[Spot]:
+        """What is still to run: for the first time, or again after the loss of a replica."""
+        return [spot for spot in ticket.spots(sample) if self._is_ahead(ticket, spot)]
 
-    def _is_ready(self, ticket: TicketModel, source: Source) -> bool:
-        has_begun = source.mode is EdgeMode.STREAMING and bool(self._produced(ticket, source.stage))
-        return has_begun or self._end_of(ticket, source.stage) is not None
+    def _ready(self, ticket: TicketModel, sample: int) -> list[Spot]:
+        """What is still to run and waits for nothing but a credit."""
+        return [spot for spot in self._ahead(ticket, sample) if self._is_ready(ticket, spot)]
+
+    def _is_ready(self, ticket: TicketModel, spot: Spot) -> bool:
+        stage = self.stages[spot[0]]
+        modes = {source.stage: source.mode for source in stage.sources}
+        return stage.prewarm or all(
+            self._end_of(ticket, source) is not None
+            or (modes[name] is EdgeMode.STREAMING and bool(self._produced(ticket, source)))
+            for (name, _), source in self._inputs(ticket, spot).items()
+        )
 
     def _check_job(self, job: JobModel) -> None:
         if job.is_over:
             return
-        if not job.ticket.is_open or job.ticket.is_aborting:
+        if job.is_detached or job.sample in job.ticket.aborting:
             assert job.is_asked_to_stop, f"{job.key} was not stopped"
             return
+        assert not job.is_asked_to_stop, f"{job.key} was stopped for no reason"
+        assert job.role == MAIN or not self._is_given_up(job.ticket, job.spot), f"{job.key} works for nobody"
         for source in self.stages[job.key.stage].sources:
-            there = self._produced(job.ticket, source.stage)
+            key = source.stage, MAIN
             if source.mode is EdgeMode.STREAMING:
-                assert same(job.inputs[source.stage], there), f"{job.key} was not fed what is there"
-            if self._end_of(job.ticket, source.stage) is not None:
-                assert source.stage in job.ended, f"the end of '{source.stage}' did not reach {job.key}"
+                assert same(job.inputs[key], self._there(job, key)), f"{job.key} was not fed what is there"
+            if self._end_for(job, key) is not None:
+                assert key in job.ended, f"the end of '{source.stage}' did not reach {job.key}"
 
     def _check_statistics(self, statistics: Statistics) -> None:
         assert statistics.requests == len(self.open_tickets())
@@ -370,6 +438,7 @@ class Model(EventModel):
         is_quiet = not (statistics.requests or statistics.abort_calls or statistics.control_calls)
         if is_quiet and all(job.is_over for job in self.jobs.values()):
             assert statistics.is_idle, f"something is left: {statistics}"
+        waiting = self._waiting()
         for name, stage in statistics.stages.items():
             limit = self.stages[name].limits.max_inflight
             present = {key: state for key, state in self.replicas.items() if key.stage == name}
@@ -379,6 +448,29 @@ class Model(EventModel):
                 assert [one.inflight for one in seen] == (
                     [] if state is ReplicaState.GONE else [len(self.jobs_at(key))]
                 )
-                is_full = key not in self.live_replicas(name) or len(self.jobs_at(key)) == limit
-                assert is_full or not stage.queued or not self.control.may_start(name), "idle credit"
+                is_free = key in self.live_replicas(name) and len(self.jobs_at(key)) < limit
+                if is_free and self.control.may_start(name):
+                    assert not any(self._can_go_to(ticket, spot, key) for ticket, spot in waiting[name]), "idle credit"
+            assert stage.queued == len(waiting[name]), f"{stage.queued} wait for {name} instead of {waiting[name]}"
             assert not stage.queued or self.live_replicas(name), "jobs wait for a stage without a replica"
+
+    def _waiting(self) -> dict[str, list[tuple[TicketModel, Spot]]]:
+        """By stage, what waits for a credit."""
+        waiting: dict[str, list[tuple[TicketModel, Spot]]] = {name: [] for name in self.stages}
+        for ticket in self.open_tickets():
+            for index in ticket.samples if ticket.is_admitted else ():
+                if index not in ticket.aborting and not ticket.has_ended(index):
+                    for spot in self._ready(ticket, index):
+                        waiting[spot[0]].append((ticket, spot))
+        return waiting
+
+    def _can_go_to(self, ticket: TicketModel, spot: Spot, replica: ReplicaKey) -> bool:
+        """Whether a credit of that replica is of use to a job that waits."""
+        sample, role = ticket.siblings[spot[1]]
+        leader_spot = spot[0], ticket.name_of(sample)
+        leader = ticket.jobs.get(leader_spot)
+        if role == MAIN or (leader is None and self._is_skipped(ticket, leader_spot)):
+            return True
+        if leader is None or leader.is_lost or leader.is_repeated:
+            return False  # it waits for its leader, or for a replica that only the core knows
+        return leader.replica == replica or leader.replica not in self.live_replicas(spot[0])

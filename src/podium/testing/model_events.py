@@ -10,6 +10,7 @@ from typing import assert_never
 
 from podium.core.admission import EngineLimits
 from podium.core.effects import (
+    AbortStatus,
     Outcome,
 )
 from podium.core.events import (
@@ -35,12 +36,12 @@ from podium.core.events import (
     StopFailed,
 )
 from podium.core.graph import Stage
-from podium.core.identity import JobKey, Payload, ReplicaKey
+from podium.core.identity import MAIN, JobKey, Payload, ReplicaKey
 from podium.core.lifecycle import ReplicaState
 from podium.core.operations import Pause, PauseMode, Sleep
 from podium.core.statistics import Statistics
 from podium.testing.model_control import ControlWatch
-from podium.testing.model_records import CallModel, JobModel, TicketModel
+from podium.testing.model_records import CallModel, Input, JobModel, Spot, TicketModel
 
 
 class EventModel:
@@ -64,7 +65,7 @@ class EventModel:
         self.statistics: Statistics | None = None
         self._must_release: list[Payload] = []
         self._may_end: set[int] | None = None
-        self._gave_up_now: set[int] = set()
+        self._gave_up_now: set[tuple[int, int]] = set()
 
     # Questions
 
@@ -102,7 +103,7 @@ class EventModel:
             case InputAppended() | RequestCancelled():
                 return {event.ticket}
             case AbortRequested():
-                return {one.event.ticket for name in event.request_ids or () if (one := self.live(name)) is not None}
+                return {one.event.ticket for name in self._ids(event) if (one := self.live(name)) is not None}
             case ReplicaDrained() | ReplicaLost():
                 return {one.event.ticket for one in self.open_tickets() if event.replica.stage in one.needed}
             case ControlRequested():
@@ -141,7 +142,7 @@ class EventModel:
                     self.replicas[event.replica] = ReplicaState.DRAINING
             case ControlRequested():
                 for ticket in self._aborted_by(event):
-                    ticket.is_aborting = True
+                    ticket.abort()
                 self.control.take_request(event)
             case CallReturned():
                 call = self.control.take_return(event)
@@ -163,13 +164,35 @@ class EventModel:
         refusal = self._reason_to_refuse(event)
         self._know(event.prompt, event.ticket if refusal is None else 0)
         ticket = TicketModel(event, frozenset(), (), is_open=False)
+        joined: frozenset[str] = frozenset()
         if refusal is None:
             wanted = self.outputs if event.outputs is None else event.outputs
-            ticket = TicketModel(event, frozenset(self.outputs[name] for name in wanted), self._needed(event.outputs))
+            needed = self._needed(event.outputs)
+            joined = self._joined(needed)
+            ticket = TicketModel(
+                event,
+                frozenset(self.outputs[name] for name in wanted),
+                needed,
+                joined,
+                tuple(event.companions) if joined else (),
+            )
             ticket.is_input_open = event.input_open
             ticket.is_admitted = all(self.control.is_open(name) for name in ticket.needed)
+        if joined:
+            for prompt in event.companions.values():
+                self._know(prompt, event.ticket)
+        else:
+            self._know_and_expect_back(tuple(event.companions.values()))
         self.tickets[event.ticket] = ticket
         return refusal
+
+    def _joined(self, needed: tuple[str, ...]) -> frozenset[str]:
+        """The stages that run for companions too: whatever is upstream of a stage that joins."""
+        joined: set[str] = set()
+        for name in reversed(needed):
+            if self.stages[name].joins or name in joined:
+                joined.update(source.stage for source in self.stages[name].sources)
+        return frozenset(joined)
 
     def _needed(self, outputs: tuple[str, ...] | None) -> tuple[str, ...]:
         needed = {self.outputs[name] for name in (self.outputs if outputs is None else outputs)}
@@ -181,6 +204,10 @@ class EventModel:
     def _reason_to_refuse(self, event: RequestSubmitted) -> str | None:
         if event.outputs is not None and (not event.outputs or set(event.outputs) - set(self.outputs)):
             return "bad outputs"
+        if event.samples < 1 or event.samples * (1 + len(event.companions)) > self.limits.max_siblings:
+            return "bad samples"
+        if event.companions and not any(stage.joins for stage in self.stages.values()):
+            return "bad companions"
         if self.live(event.request_id) is not None:
             return "the id is live"
         if len(self.open_tickets()) >= self.limits.max_requests:
@@ -190,9 +217,19 @@ class EventModel:
                 return f"the gate of {name}"
             if not self.live_replicas(name):
                 return f"no replica of {name}"
-            if self.statistics and self.statistics.stages[name].queued >= self.stages[name].limits.max_queued:
+            if self.statistics and not self._has_room(event, name, self.statistics.stages[name].queued):
                 return f"max_queued of {name}"
         return None
+
+    def _has_room(self, event: RequestSubmitted, name: str, queued: int) -> bool:
+        """Whether all that a request needs of a stage finds a credit, or may wait."""
+        limits = self.stages[name].limits
+        is_joined = name in self._joined(self._needed(event.outputs))
+        jobs = event.samples * (1 + (len(event.companions) if is_joined else 0))
+        if jobs == 1:
+            return queued < limits.max_queued
+        free = sum(limits.max_inflight - len(self.jobs_at(replica)) for replica in self.live_replicas(name))
+        return queued + max(0, jobs - free) <= limits.max_queued
 
     def _take_input(self, event: InputAppended) -> None:
         ticket = self.tickets.get(event.ticket)
@@ -202,16 +239,34 @@ class EventModel:
         for payload in event.payloads:
             self._know(payload, event.ticket)
         ticket.appended += event.payloads
-        if sum(not self.stages[name].sources for name in ticket.needed) > 1:
+        if sum(not self.stages[name].sources for name in ticket.needed) * ticket.event.samples > 1:
             self.shared.update(event.payloads)
         if event.last:
             ticket.is_input_open = False
 
+    def _ids(self, event: AbortRequested) -> list[str]:
+        """Which requests an abort is about."""
+        live = [ticket.event for ticket in self.open_tickets()]
+        if event.request_ids is None:
+            return [one.request_id for one in live]
+        groups = [one.request_id for one in live if one.group in event.groups]
+        return list(dict.fromkeys((*event.request_ids, *groups)))
+
     def _take_abort(self, event: AbortRequested) -> None:
-        tickets = {name: ticket for name in event.request_ids or () if (ticket := self.live(name)) is not None}
-        self.calls[event.call] = CallModel(event, tickets)
-        for ticket in tickets.values():
-            ticket.is_aborting = True
+        ids = self._ids(event)
+        tickets = {name: ticket for name in ids if (ticket := self.live(name)) is not None}
+        call = self.calls[event.call] = CallModel(event, ids, tickets, {})
+        for name, ticket in list(tickets.items()):
+            if not event.samples:
+                ticket.abort()
+            elif any(index not in ticket.samples for index in event.samples):
+                call.expected[name] = AbortStatus.UNKNOWN
+                del tickets[name]
+            elif all(ticket.has_ended(index) for index in event.samples):
+                call.expected[name] = AbortStatus.ALREADY_ENDED
+                del tickets[name]
+            else:
+                ticket.abort_samples(event.samples)
 
     def _take_output(self, replica: ReplicaKey, output: JobOutput) -> None:
         job = self._job_at(replica, output.job)
@@ -227,7 +282,7 @@ class EventModel:
                 continue
             self._know(payload, job.ticket.event.ticket)
             job.chunks[number] = payload
-            if self._readers(job.ticket, job.key.stage) > 1:
+            if self._readers(job) > 1:
                 self.shared.add(payload)
         while job.in_order in job.chunks:
             job.in_order += 1
@@ -236,9 +291,23 @@ class EventModel:
         if job.early_finish is not None and job.early_finish[0] <= job.in_order:
             self._take_finish(job, job.early_finish[1])
 
-    def _readers(self, ticket: TicketModel, source: str) -> int:
-        consumers = sum(source in {edge.stage for edge in self.stages[name].sources} for name in ticket.needed)
-        return consumers + (source in ticket.finals)
+    def _readers(self, job: JobModel) -> int:
+        ticket, name = job.ticket, job.key.stage
+        consumers = [other for other in ticket.needed if name in {edge.stage for edge in self.stages[other].sources}]
+        if job.role == MAIN:
+            return len(consumers) + (name in ticket.finals)
+        return sum(other in ticket.joined or self.stages[other].joins for other in consumers)
+
+    def _inputs(self, ticket: TicketModel, spot: Spot) -> dict[Input, Spot]:
+        """What the work of a sibling at a stage gets, and who makes it: its own sources first, then its companions'."""
+        name, sibling = spot
+        sample, role = ticket.siblings[sibling]
+        sources = [source.stage for source in self.stages[name].sources]
+        inputs = {(source, MAIN): (source, sibling) for source in sources}
+        if self.stages[name].joins and role == MAIN:
+            for other in ticket.roles:
+                inputs |= {(source, other): (source, ticket.name_of(sample, other)) for source in sources}
+        return inputs
 
     def _take_finish(self, job: JobModel, finish: Finish) -> None:
         if finish.reason is FinishReason.ABORT and job.is_asked_to_stop:
@@ -248,8 +317,8 @@ class EventModel:
             case FinishReason.STOP | FinishReason.LENGTH:
                 job.finish = finish
             case FinishReason.ABORT:
-                job.ticket.is_aborting = True
-                self._gave_up_now.add(job.ticket.event.ticket)
+                job.ticket.abort_samples([job.sample])
+                self._gave_up_now.add((job.ticket.event.ticket, job.sample))
             case FinishReason.ERROR:
                 self._leave_without_end(job)
             case _:
@@ -262,7 +331,7 @@ class EventModel:
             self._know_and_expect_back(partials)
             return
         job.is_over = True
-        if job.is_detached or job.key.stage not in job.ticket.finals:
+        if job.is_detached or job.key.stage not in job.ticket.finals or job.role != MAIN:
             self._know_and_expect_back(partials)
         else:
             self._know(event.partial, job.ticket.event.ticket)
@@ -270,7 +339,7 @@ class EventModel:
 
     def _leave_without_end(self, job: JobModel) -> None:
         job.is_over = True
-        if not job.is_detached and not job.ticket.is_aborting:
+        if not job.is_detached and job.sample not in job.ticket.aborting:
             job.ticket.must_end = Outcome.FAILED
 
     def _take_join(self, replica: ReplicaKey) -> None:
@@ -294,26 +363,55 @@ class EventModel:
         ]
 
     def _needs_still(self, ticket: TicketModel, name: str) -> bool:
-        job = ticket.jobs.get(name)
-        if name not in ticket.needed:
-            return False
-        return self._is_ahead(ticket, name) if job is None or job.is_over else not job.is_detached
+        return any(
+            self._is_still_needed(ticket, spot)
+            for index in ticket.samples
+            for spot in ticket.spots(index)
+            if spot[0] == name and not ticket.has_ended(index)
+        )
 
-    def _is_ahead(self, ticket: TicketModel, name: str) -> bool:
-        """Whether a stage is still to run: for the first time, or again after the loss of its replica."""
-        job = ticket.jobs.get(name)
-        return not self._is_skipped(ticket, name) if job is None else job.is_lost
+    def _is_still_needed(self, ticket: TicketModel, spot: Spot) -> bool:
+        job = ticket.jobs.get(spot)
+        if job is not None and not job.is_over:
+            return not job.is_detached
+        return ticket.siblings[spot[1]][0] not in ticket.aborting and self._is_ahead(ticket, spot)
 
-    def _is_skipped(self, ticket: TicketModel, name: str) -> bool:
-        """Whether a stage never runs, because one of its sources ended with nothing before it could start."""
-        if name in ticket.jobs or self.stages[name].prewarm:
+    def _is_ahead(self, ticket: TicketModel, spot: Spot) -> bool:
+        """Whether work is still to be done: for the first time, or again after the loss of its replica."""
+        job = ticket.jobs.get(spot)
+        if job is not None:
+            return job.is_lost
+        is_companion = ticket.siblings[spot[1]][1] != MAIN
+        return not self._is_skipped(ticket, spot) and not (is_companion and self._is_given_up(ticket, spot))
+
+    def _is_skipped(self, ticket: TicketModel, spot: Spot) -> bool:
+        """Whether a job never runs, because one of its sources ended with nothing before it could start."""
+        if spot in ticket.jobs or self.stages[spot[0]].prewarm:
             return False
-        for source in self.stages[name].sources:
-            job = ticket.jobs.get(source.stage)
+        for source in self._inputs(ticket, spot).values():
+            job = ticket.jobs.get(source)
             is_empty = job is not None and job.finish is not None and job.in_order == 0
-            if is_empty or self._is_skipped(ticket, source.stage):
+            if is_empty or self._is_skipped(ticket, source):
                 return True
         return False
+
+    def _is_given_up(self, ticket: TicketModel, spot: Spot) -> bool:
+        """Whether a companion's work is not done any more: nothing wants it, and a stage that would have is skipped."""
+        sample = ticket.siblings[spot[1]][0]
+        joining = [(name, ticket.name_of(sample)) for name in ticket.needed if self.stages[name].joins]
+        return self._is_useless(ticket, spot) and any(self._is_skipped(ticket, one) for one in joining)
+
+    def _is_useless(self, ticket: TicketModel, spot: Spot) -> bool:
+        """Whether nothing wants any more what a companion makes."""
+        sample = ticket.siblings[spot[1]][0]
+        consumers = [one for one in ticket.spots(sample) if spot in self._inputs(ticket, one).values()]
+        return all(self._wants_nothing(ticket, one) for one in consumers)
+
+    def _wants_nothing(self, ticket: TicketModel, spot: Spot) -> bool:
+        job = ticket.jobs.get(spot)
+        is_over = self._is_skipped(ticket, spot) if job is None else job.is_over and not job.is_lost
+        is_companion = ticket.siblings[spot[1]][1] != MAIN
+        return is_over or (job is not None and job.is_detached) or (is_companion and self._is_useless(ticket, spot))
 
     # Small things
 
@@ -326,8 +424,9 @@ class EventModel:
         assert job is not None, f"{key} was fed after its end"
         assert job.replica == replica, "fed at another replica than it started on"
         assert job.ticket.is_open, f"{key} was fed after the end of its request"
-        is_before_abort = job.ticket.event.ticket in self._gave_up_now  # chunks came with the finish `abort`
-        assert is_before_abort or not job.ticket.is_aborting, f"{key} was fed during an abort"
+        # chunks may have come with the finish `abort`
+        is_before_abort = (job.ticket.event.ticket, job.sample) in self._gave_up_now
+        assert is_before_abort or job.sample not in job.ticket.aborting, f"{key} was fed during an abort"
         assert not job.is_over, f"{key} was fed after its end"
         return job
 
