@@ -620,3 +620,24 @@ async def test_items_that_come_during_a_pause_are_served_after_it(function: str,
 async def _raised(work: Coroutine[object, object, object]) -> object:
     outcomes = await asyncio.gather(work, return_exceptions=True)
     return outcomes[0]
+
+
+@pytest.mark.rule("ORCH-INV-210", "ORCH-INV-206")
+async def test_a_pause_does_not_keep_a_stop_from_ending() -> None:
+    """A generator that waits for the thread to be closed is closed there, whatever comes between."""
+    async with hosting("forever_or_letters") as (backend, watch):
+        stuck = Stuck()
+        backend.submit(task("r1", hosted.FOREVER))
+        await watch.wait_outputs(key("r1"))
+        backend.submit(task("r2", stuck))
+        await wait_reached(stuck)
+        async with asyncio.TaskGroup() as group:
+            stop = group.create_task(watch.stop(key("r1")))
+            await asyncio.sleep(0)
+            pause = group.create_task(backend.call("pause", {"mode": PauseMode.KEEP}))
+            await asyncio.sleep(0)
+            assert not stop.done()
+            assert not pause.done()
+            stuck.gate.set()
+        assert isinstance(stop.result(), Text)
+        await watch.stop(key("r2"))

@@ -153,6 +153,29 @@ def test_memory_does_not_sleep_on_a_cpu(engine: Engine) -> None:
     engine.call("resume")
 
 
+@pytest.mark.rule("ORCH-INV-234")
+@pytest.mark.case("B056")
+def test_memory_that_comes_back_starts_nothing(engine: Engine) -> None:
+    """vLLM itself resumes when the last tag is awake. Its CPU build takes the calls, so that this can be seen here."""
+    backend = engine.backend
+
+    async def test() -> Payload:
+        async with watched(backend) as watch:
+            job = await begin(backend, watch)
+            await backend.call("pause", {"mode": PauseMode.KEEP})
+            count = len(watch.outputs[job])
+            await backend.engine().sleep(1)
+            for tag in ("weights", "kv_cache"):
+                await backend.engine().wake_up([tag])
+                await asyncio.sleep(0.5)
+                assert len(watch.outputs[job]) == count, "a wake-up is no resume"
+            await backend.call("resume", {})
+            await watch.wait_end(job)
+            return join(watch.outputs[job])
+
+    assert engine.run(test()) == engine.whole
+
+
 @pytest.mark.rule("ORCH-INV-238", "ORCH-INV-239")
 @pytest.mark.case("B014")
 def test_weights_are_changed_in_place_and_put_back(engine: Engine) -> None:
