@@ -28,19 +28,19 @@ def test_modes_are_read_as_text_or_as_they_are() -> None:
 async def test_a_later_turn_ends_the_one_that_waits() -> None:
     turns = Turns("s")
     reached: list[str] = []
+    has_begun = asyncio.Event()
 
     async def wait() -> None:
         async with turns.take():
+            has_begun.set()
             await turns.wait(lambda: False)
             reached.append("behind the wait")
 
     async with asyncio.TaskGroup() as group:
         first = group.create_task(_outcome(wait()))
-        while not turns.is_moving:
-            await asyncio.sleep(0)
+        await has_begun.wait()
         async with turns.take():
-            for _ in range(3):
-                await asyncio.sleep(0)
+            await asyncio.wait({first}, timeout=5.0)
             assert isinstance(first.result(), SupersededError)
     assert reached == []
 

@@ -26,7 +26,7 @@ from tests.real.test_vllm_backend import OPTIONS, QUESTION, answer_all, ask, wat
 
 WEIGHTS = "podium.backends.vllm.weights:"
 NORM = "model.norm.weight"
-LENGTH = 40
+LENGTH = 24
 GREEDY = VllmParams(temperature=0.0, max_tokens=LENGTH)
 LONG = VllmParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True)
 T = TypeVar("T")
