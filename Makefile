@@ -3,7 +3,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN := .venv/bin
-CODE := src tests tools $(wildcard bench)
+CODE := src tests tools $(wildcard bench examples)
 # One seed for hashes: what Hypothesis tries depends on the order of sets, and a test run says the same twice.
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 

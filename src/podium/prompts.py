@@ -23,8 +23,8 @@ class TokenPrompt(msgspec.Struct, frozen=True):
 class Continuation(msgspec.Struct, frozen=True):
     """A prompt and the beginning of its answer, as the token ids that were generated: the answer goes on from there.
 
-    What is generated is the rest. With greedy sampling it is what the answer would have been without the interruption;
-    `max_tokens` counts the rest only.
+    What is generated is the rest; `max_tokens` counts the rest only. With greedy sampling it is what the answer would
+    have been without the interruption, unless penalties count what was generated before: the prefix is prompt to them.
     """
 
     prompt: object

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ import pytest
 from podium.backends.function import FunctionBackend, FunctionOptions
 from podium.core.events import Finish, FinishReason
 from podium.core.identity import MAIN, JobKey, Payload
+from podium.core.operations import PauseMode
 from podium.errors import (
     Category,
     ConfigurationError,
@@ -22,6 +23,7 @@ from podium.errors import (
     InvalidRequestError,
     Scope,
     StartError,
+    SupersededError,
 )
 from podium.payloads import Text
 from podium.ports.stage_backend import StageBackend, StageTask
@@ -538,3 +540,104 @@ async def test_it_can_be_looked_at() -> None:
     assert repr(backend) == f"<FunctionBackend stage {HOSTED}:echo ready jobs=1>"
     await backend.close()
     assert repr(backend) == f"<FunctionBackend stage {HOSTED}:echo closed jobs=0>"
+
+
+# Pausing, beyond what the conformance suite asks of every backend.
+
+
+@pytest.mark.rule("ORCH-INV-232")
+@pytest.mark.case("B108")
+async def test_a_pause_waits_for_the_step_that_runs_and_nothing_follows() -> None:
+    """Neither the next item of the job, nor another job that waits for the thread."""
+    async with hosting("echo") as (backend, watch):
+        stuck = Stuck()
+        backend.submit(task("r1", stuck, 2))
+        backend.submit(task("r2", 3))
+        await wait_reached(stuck)
+        async with asyncio.TaskGroup() as group:
+            pause = group.create_task(backend.call("pause", {"mode": PauseMode.KEEP}))
+            await asyncio.sleep(0)
+            assert not pause.done()
+            stuck.gate.set()
+        assert watch.outputs[key("r1")] == [stuck]
+        assert watch.outputs[key("r2")] == []
+        await backend.call("resume", {})
+        await watch.wait_end(key("r1"), key("r2"))
+        assert watch.outputs[key("r1")] == [stuck, 2]
+        assert watch.outputs[key("r2")] == [3]
+
+
+@pytest.mark.rule("ORCH-INV-232", "ORCH-INV-236")
+async def test_async_code_that_waits_is_a_step_that_runs() -> None:
+    """A pause does not cut it off; a resume ends the pause, and the job can be stopped."""
+    async with hosting("async_letters") as (backend, watch):
+        backend.submit(task("r1", Stuck()))
+        await watch.wait_outputs(key("r1"))
+        async with asyncio.TaskGroup() as group:
+            pause = group.create_task(_raised(backend.call("pause", {"mode": PauseMode.KEEP})))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not pause.done()
+            await backend.call("resume", {})
+        assert isinstance(pause.result(), SupersededError)
+        assert await watch.stop(key("r1")) == Text("begun")
+
+
+@pytest.mark.rule("ORCH-INV-205")
+async def test_an_aborting_pause_lets_code_clean_up() -> None:
+    hosted.cleaned.clear()
+    async with hosting("async_with_cleanup") as (backend, watch):
+        backend.submit(task("r1", 1))
+        await watch.wait_outputs(key("r1"))
+        await backend.call("pause", {"mode": PauseMode.ABORT})
+        assert watch.ends[key("r1")] == Finish(FinishReason.ABORT, {"items": 0})
+        assert watch.outputs[key("r1")] == [1]
+    assert hosted.cleaned == [1]
+
+
+@pytest.mark.rule("ORCH-INV-232")
+@pytest.mark.parametrize(("function", "blocking"), [("letters", True), ("letters", False), ("async_letters", True)])
+async def test_items_that_come_during_a_pause_are_served_after_it(function: str, blocking: bool) -> None:
+    """Of a job that was there before, and of one that was not; the ends of their inputs, too."""
+    async with hosting(function, blocking=blocking) as (backend, watch):
+        backend.submit(task("r1", input_open=True))
+        backend.feed(key("r1"), [Text("a")])
+        await watch.wait_outputs(key("r1"))
+        await backend.call("pause", {"mode": PauseMode.KEEP})
+        backend.submit(task("r2", input_open=True))
+        for name in ("r1", "r2"):
+            backend.feed(key(name), [Text("bc")])
+            backend.end_input(key(name))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert [len(watch.outputs[key(name)]) for name in ("r1", "r2")] == [1, 0]
+        await backend.call("resume", {})
+        await watch.wait_end(key("r1"), key("r2"))
+        assert watch.outputs[key("r1")] == [Text("a"), Text("b"), Text("c")]
+        assert watch.outputs[key("r2")] == [Text("b"), Text("c")]
+
+
+async def _raised(work: Coroutine[object, object, object]) -> object:
+    outcomes = await asyncio.gather(work, return_exceptions=True)
+    return outcomes[0]
+
+
+@pytest.mark.rule("ORCH-INV-210", "ORCH-INV-206")
+async def test_a_pause_does_not_keep_a_stop_from_ending() -> None:
+    """A generator that waits for the thread to be closed is closed there, whatever comes between."""
+    async with hosting("forever_or_letters") as (backend, watch):
+        stuck = Stuck()
+        backend.submit(task("r1", hosted.FOREVER))
+        await watch.wait_outputs(key("r1"))
+        backend.submit(task("r2", stuck))
+        await wait_reached(stuck)
+        async with asyncio.TaskGroup() as group:
+            stop = group.create_task(watch.stop(key("r1")))
+            await asyncio.sleep(0)
+            pause = group.create_task(backend.call("pause", {"mode": PauseMode.KEEP}))
+            await asyncio.sleep(0)
+            assert not stop.done()
+            assert not pause.done()
+            stuck.gate.set()
+        assert isinstance(stop.result(), Text)
+        await watch.stop(key("r2"))

@@ -9,11 +9,12 @@ import pytest
 
 from podium.core.events import Finish, FinishReason, JobOutput
 from podium.core.identity import MAIN, JobKey
-from podium.errors import InvalidRequestError
+from podium.core.operations import PauseMode
+from podium.errors import InvalidRequestError, UnsupportedError
 from podium.payloads import Text
 from podium.ports.stage_backend import BackendDead, BackendOutput, JobFailed, JobStarted, StageBackend, StageTask
 from podium.testing.backend_conformance import BackendConformance, SampleJob
-from podium.testing.fake_backend import FakeBackend, FakeOptions, Loading, Script, Then, Told
+from podium.testing.fake_backend import Answer, CallScript, FakeBackend, FakeOptions, Loading, Script, Then, Told
 
 JOB = JobKey("r1", "fake", MAIN, 0)
 
@@ -181,3 +182,68 @@ async def test_a_failed_job_says_so() -> None:
     assert first == JobOutput(JOB, 0, ("a",))
     assert isinstance(failed, JobFailed)
     assert (failed.error.request_id, failed.error.stage) == ("r1", "fake")
+
+
+@pytest.mark.rule("ORCH-INV-231")
+async def test_calls_do_what_their_scripts_say_one_after_the_other() -> None:
+    """Then what they do without one."""
+    scripts = (
+        CallScript(then=Answer.FAIL),
+        CallScript(then=Answer.UNSUPPORTED),
+        CallScript(value="other", turns=3),
+        CallScript(),
+    )
+    backend = FakeBackend(options=FakeOptions(calls={"reset_prefix_cache": scripts}))
+    assert isinstance(await outcome(backend.call("reset_prefix_cache", {})), RuntimeError)
+    assert isinstance(await outcome(backend.call("reset_prefix_cache", {})), UnsupportedError)
+    assert await backend.call("reset_prefix_cache", {}) == "other"
+    assert await backend.call("reset_prefix_cache", {}) is True
+    assert await backend.call("reset_prefix_cache", {}) is True
+    assert backend.told[-1] == Told("call reset_prefix_cache", inputs=({},))
+
+
+async def test_a_call_hangs_until_it_is_released_or_the_backend_dies() -> None:
+    backend = FakeBackend()
+    backend.script_calls("list_loras", CallScript(then=Answer.HANG), CallScript(then=Answer.HANG))
+    backend.script_calls("add_lora", CallScript(then=Answer.DIE))
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(outcome(backend.call("list_loras", {})))
+        await backend.wait_until(lambda: len(backend.told) == 1)
+        backend.release_calls()
+    assert first.result() == []
+    async with asyncio.TaskGroup() as group:
+        second = group.create_task(outcome(backend.call("list_loras", {})))
+        await backend.wait_until(lambda: len(backend.told) == 2)
+        assert isinstance(await outcome(backend.call("add_lora", {})), BackendDead)
+    assert isinstance(second.result(), BackendDead)
+
+
+@pytest.mark.rule("ORCH-INV-233")
+async def test_what_was_confirmed_can_be_looked_at() -> None:
+    backend = FakeBackend()
+    assert (backend.paused, backend.asleep, backend.loras) == (None, frozenset(), {})
+    await backend.call("pause", {"mode": PauseMode.KEEP})
+    assert backend.paused is PauseMode.KEEP
+    await backend.call("sleep", {"level": 1, "tags": ("weights",)})
+    await backend.call("sleep", {"level": 1, "tags": ("cache",)})
+    assert backend.asleep == {"weights", "cache"}
+    await backend.call("wake_up", {"tags": ("cache",)})
+    assert backend.asleep == {"weights"}
+    await backend.call("wake_up", {})
+    assert backend.asleep == frozenset()
+    await backend.call("resume", {})
+    assert repr(backend.paused) == "None"
+    await backend.call("add_lora", {"name": "a", "path": "somewhere"})
+    assert backend.loras == {"a": "somewhere"}
+    assert await backend.call("list_loras", {}) == ["a"]
+    await backend.call("remove_lora", {"name": "a"})
+    assert await backend.call("update_weights", {"method": "m"}) == [{"method": "m"}]
+
+
+async def test_what_a_held_job_is_refused_for_fails_it_after_the_resume() -> None:
+    backend = FakeBackend()
+    await backend.call("pause", {"mode": PauseMode.KEEP})
+    backend.submit(task("a", Script(then=Then.REFUSE)))
+    await backend.call("resume", {})
+    _, failed = await backend.next_outputs()
+    assert isinstance(failed, JobFailed)

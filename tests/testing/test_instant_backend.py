@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
+
+import pytest
+
 from podium.core.events import JobOutput
 from podium.core.identity import MAIN, JobKey
 from podium.payloads import Text
-from podium.ports.stage_backend import StageBackend, StageTask
+from podium.ports.stage_backend import BackendDead, StageBackend, StageTask
 from podium.testing.backend_conformance import BackendConformance, SampleJob
-from podium.testing.instant_backend import FINISH, HOLD, PIECE, InstantBackend, InstantOptions
+from podium.testing.instant_backend import FINISH, HANG, HOLD, PIECE, InstantBackend, InstantOptions
 
 FIRST, SECOND = (JobKey(name, "stage", MAIN, 0) for name in ("r1", "r2"))
 
@@ -88,3 +93,19 @@ async def test_a_held_job_gives_nothing_whatever_comes_for_it() -> None:
     assert backend.jobs == 1
     assert await backend.stop(FIRST) is None
     assert backend.jobs == 0
+
+
+@pytest.mark.rule("ORCH-INV-230")
+async def test_a_call_hangs_for_ever_and_others_do_not() -> None:
+    backend = InstantBackend()
+    async with asyncio.TaskGroup() as group:
+        hanging = group.create_task(_raised(backend.call("collective_rpc", {"method": HANG})))
+        assert await backend.call("collective_rpc", {"method": "any"}) == ["any"]
+        assert not hanging.done()
+        await backend.close()
+    assert isinstance(hanging.result(), BackendDead)
+
+
+async def _raised(call: Coroutine[object, object, object]) -> object:
+    (result,) = await asyncio.gather(call, return_exceptions=True)
+    return result

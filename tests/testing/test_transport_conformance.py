@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from podium.core.effects import CallReplica, FeedJob, StopJob
-from podium.core.events import Event, ReplicaLost, StageFailed, StageProduced, StageStarted, StageStopped
+from podium.core.events import CallReturned, Event, ReplicaLost, StageFailed, StageProduced, StageStarted, StageStopped
 from podium.errors import ErrorKind
 from podium.ports.stage_backend import Placement
 from podium.ports.stage_client import EventSink, StageClient, StageCommand
@@ -85,6 +85,76 @@ class DropsStops(Wrapped):
             super().post(command)
 
 
+class DropsCalls(Wrapped):
+    def post(self, command: StageCommand) -> None:
+        if not isinstance(command, CallReplica):
+            super().post(command)
+
+
+class AnswersTwice(Wrapped):
+    def push(self, sink: EventSink, event: Event) -> None:
+        sink(event)
+        if isinstance(event, CallReturned):
+            sink(event)
+
+
+class AnswersWithSuccess(Wrapped):
+    def push(self, sink: EventSink, event: Event) -> None:
+        sink(msgspec.structs.replace(event, error=None) if isinstance(event, CallReturned) else event)
+
+
+class CallsNothingSupported(Wrapped):
+    """It blames what the engine can do for what went wrong."""
+
+    def push(self, sink: EventSink, event: Event) -> None:
+        if isinstance(event, CallReturned) and event.error is not None:
+            error = msgspec.structs.replace(event.error, kind=ErrorKind.UNSUPPORTED)
+            event = msgspec.structs.replace(event, error=error)
+        sink(event)
+
+
+class HoldsDataDuringCalls(Wrapped):
+    """What is posted while a call is open waits for its answer."""
+
+    def __init__(self, setup: ReplicaSetup) -> None:
+        super().__init__(setup)
+        self.open: set[int] = set()
+        self.waiting: list[StageCommand] = []
+
+    def post(self, command: StageCommand) -> None:
+        if self.open:
+            self.waiting.append(command)
+            return
+        if isinstance(command, CallReplica):
+            self.open.add(command.call)
+        super().post(command)
+
+    def push(self, sink: EventSink, event: Event) -> None:
+        sink(event)
+        if isinstance(event, CallReturned):
+            self.open.discard(event.call)
+            waiting, self.waiting = self.waiting, []
+            for command in waiting:
+                self.post(command)
+
+
+class DelaysOutputs(Wrapped):
+    """Answers overtake the outputs that came before them."""
+
+    def __init__(self, setup: ReplicaSetup) -> None:
+        super().__init__(setup)
+        self.delayed: list[Event] = []
+
+    def push(self, sink: EventSink, event: Event) -> None:
+        if isinstance(event, StageProduced):
+            self.delayed.append(event)
+            return
+        sink(event)
+        for late in self.delayed:
+            sink(late)
+        self.delayed.clear()
+
+
 class SpeaksAfterClose(Wrapped):
     async def close(self) -> None:
         await super().close()
@@ -113,6 +183,13 @@ class ServesAnyway(Wrapped):
         (ForgetsPartial, TransportConformance.test_a_stop_is_confirmed_with_what_there_is),
         (DropsInput, TransportConformance.test_input_reaches_the_backend_in_order),
         (DropsStops, TransportConformance.test_commands_for_jobs_that_are_not_there_change_nothing),
+        (DropsCalls, TransportConformance.test_a_call_is_answered_once),
+        (AnswersTwice, TransportConformance.test_a_call_is_answered_once),
+        (AnswersWithSuccess, TransportConformance.test_a_call_that_fails_says_so),
+        (CallsNothingSupported, TransportConformance.test_a_call_that_fails_says_so),
+        (HoldsDataDuringCalls, TransportConformance.test_a_call_that_hangs_delays_nothing),
+        (HoldsDataDuringCalls, TransportConformance.test_a_slow_call_is_overtaken),
+        (DelaysOutputs, TransportConformance.test_the_answer_of_a_pause_comes_behind_the_outputs),
         (SpeaksAfterClose, TransportConformance.test_jobs_do_not_mix),
         (ServesAnyway, TransportConformance.test_start_raises_what_kept_the_replica_from_serving),
     ],

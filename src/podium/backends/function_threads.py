@@ -43,7 +43,7 @@ class ThreadRun(Run):
 
     def hold(self) -> None:
         super().hold()
-        if self._is_scheduled and self._threads.discard(self._work):
+        if self._is_scheduled and not self._is_over and self._threads.discard(self._work):
             self._is_scheduled = False
 
     @property

@@ -65,11 +65,6 @@ class Turns:
             if self._number == mine:
                 self._running = None
 
-    @property
-    def is_moving(self) -> bool:
-        """Whether a call is under way."""
-        return self._running is not None
-
     def note_change(self) -> None:
         """Let `wait` look again."""
         if self._running is not None:

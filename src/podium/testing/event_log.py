@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from podium.core.events import (
+    CallReturned,
     Event,
     Finish,
     InputRejected,
@@ -73,6 +74,17 @@ class EventLog:
     def losses(self) -> list[ReplicaLost]:
         """Each time that the replica was lost."""
         return [event for event in self.events if isinstance(event, ReplicaLost)]
+
+    def returns(self, call: int) -> list[CallReturned]:
+        """Each answer of a call."""
+        return [event for event in self.events if isinstance(event, CallReturned) and event.call == call]
+
+    async def wait_return(self, call: int) -> CallReturned:
+        """Wait for the answer of a call. Raises AssertionError when there is more than one."""
+        await self.wait_until(lambda: bool(self.returns(call)))
+        answers = self.returns(call)
+        assert len(answers) == 1, f"call {call} was answered {len(answers)} times"
+        return answers[0]
 
     def produced(self, job: JobKey) -> list[JobOutput]:
         """The deliveries of `job`."""

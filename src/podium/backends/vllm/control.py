@@ -123,6 +123,11 @@ class Control:
             "list_loras": self.adapters.list,
         }
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Every call that there is."""
+        return frozenset(self._calls)
+
     async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
         """Do what `method` says; returns once it is done."""
         call = self._calls.get(method)
