@@ -19,7 +19,7 @@ from podium.core.events import (
 from podium.core.identity import JobKey, Payload, ReplicaKey
 
 
-@dataclass
+@dataclass(slots=True)
 class JobModel:
     """One attempt, as its replica sees it."""
 
@@ -55,7 +55,7 @@ class JobModel:
         return [self.chunks[number] for number in range(self.in_order)]
 
 
-@dataclass
+@dataclass(slots=True)
 class TicketModel:
     """One use of a request id."""
 
@@ -77,7 +77,7 @@ class TicketModel:
     outcome: Outcome | None = None
 
 
-@dataclass
+@dataclass(slots=True)
 class CallModel:
     """One abort call."""
 

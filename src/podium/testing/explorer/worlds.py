@@ -1,0 +1,376 @@
+"""The worlds in which podium itself is explored, each small enough to be exhausted. A world is data: one more is one more row.
+
+`WORLDS` are explored whenever podium is tested; `DEEP_WORLDS` are the same with more of everything, for an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from podium.core.admission import EngineLimits
+from podium.core.events import AckLevel, FinishReason, GateAction
+from podium.core.graph import EdgeMode, EmptyPolicy, Limits, Modality, Source, Stage, StageKind
+from podium.testing.explorer.actors import (
+    Aborts,
+    Appends,
+    Fails,
+    FailsToStop,
+    GoesAway,
+    LosesReplicas,
+    MovesGate,
+    Repeats,
+    ReplicasRejoin,
+    ShutsDown,
+    SpeaksLate,
+    Stops,
+    Submits,
+    TimePasses,
+    Works,
+)
+from podium.testing.explorer.outside import Actor, World
+
+ROOMY = Limits(
+    queue_timeout_s=16.0,
+    dispatch_timeout_s=3.0,
+    first_output_timeout_s=5.0,
+    chunk_timeout_s=4.0,
+    stop_timeout_s=2.0,
+    stuck_timeout_s=6.0,
+)
+ONE_AT_A_TIME = Limits(
+    max_inflight=1,
+    queue_timeout_s=16.0,
+    dispatch_timeout_s=3.0,
+    first_output_timeout_s=5.0,
+    chunk_timeout_s=4.0,
+    stop_timeout_s=2.0,
+    stuck_timeout_s=6.0,
+)
+TIGHT = Limits(
+    max_inflight=1,
+    max_queued=1,
+    max_buffered_chunks=1,
+    queue_timeout_s=16.0,
+    dispatch_timeout_s=3.0,
+    first_output_timeout_s=5.0,
+    chunk_timeout_s=4.0,
+    stop_timeout_s=2.0,
+    stuck_timeout_s=6.0,
+)
+FINISHES = (FinishReason.STOP, FinishReason.ABORT, FinishReason.ERROR)
+
+
+def stage(
+    name: str,
+    *sources: Source,
+    output: str | None = None,
+    limits: Limits = ROOMY,
+    on_empty: EmptyPolicy = EmptyPolicy.COMPLETE,
+    prewarm: bool = False,
+    rerun: bool = False,
+) -> Stage:
+    """A stage of an explored world; with `output` it is final."""
+    return Stage(
+        name=name,
+        kind=StageKind.FUNCTION,
+        produces=Modality.TEXT,
+        sources=sources,
+        output=output,
+        limits=limits,
+        on_empty=on_empty,
+        prewarm=prewarm,
+        rerun=rerun,
+    )
+
+
+def streaming(name: str) -> Source:
+    """An edge that passes chunks on as they come."""
+    return Source(name, EdgeMode.STREAMING)
+
+
+def complete(name: str) -> Source:
+    """An edge that passes everything on at the end."""
+    return Source(name, EdgeMode.COMPLETE)
+
+
+def find_worlds(names: Sequence[str], *, deep: bool) -> list[World]:
+    """The worlds of these names, or all. Raises KeyError with the first name that there is not."""
+    worlds = {world.name: world for world in (DEEP_WORLDS if deep else WORLDS)}
+    return [worlds[name] for name in names] if names else list(worlds.values())
+
+
+def _plain_worlds(more: int) -> tuple[World, ...]:
+    """Chains, fan-in and fan-out, streaming and complete, with the client's part."""
+    return (
+        World(
+            name="stream",
+            about="two stages, streaming; chunks out of order and twice; the client aborts",
+            stages=(stage("a", output="text"), stage("b", streaming("a"), output="speech")),
+            actors=(
+                Submits(ticket=1, request_id="r1"),
+                Works(stage="a", chunks=3, window=2, tells_start=True, joins_last=True),
+                Works(stage="b", chunks=2 + more, window=2, finishes_early=True),
+                Repeats(stage="a", times=1 + more),
+                Aborts(request_ids=("r1",)),
+                Stops(),
+            ),
+            bound=10_000,
+        ),
+        World(
+            name="chain",
+            about="three stages, complete edges; two requests; one is aborted, the client of the other goes away",
+            stages=(stage("a"), stage("b", complete("a")), stage("c", complete("b"), output="out")),
+            actors=(
+                Submits(ticket=1, request_id="r1"),
+                Submits(ticket=2, request_id="r2"),
+                Works(stage="a", chunks=1 + more),
+                Works(stage="b", chunks=1 + more),
+                Works(stage="c", joins_last=True),
+                Aborts(request_ids=("r1",)),
+                GoesAway(ticket=2, request_id="r2"),
+                Stops(),
+            ),
+            bound=10_000,
+        ),
+        World(
+            name="voice",
+            about="three stages, streaming, two of them final; two requests, one for speech alone; both are aborted",
+            stages=(
+                stage("a", output="text"),
+                stage("b", streaming("a")),
+                stage("c", streaming("b"), output="speech", prewarm=True),
+            ),
+            actors=(
+                Submits(ticket=1, request_id="r1"),
+                Submits(ticket=2, request_id="r2", outputs=("text",)),
+                Works(stage="a", chunks=1),
+                Works(stage="b", chunks=1 + more),
+                Works(stage="c", chunks=1),
+                Aborts(request_ids=("r1", "r2")),
+                Stops(),
+            ),
+            bound=10_000,
+        ),
+        World(
+            name="join",
+            about="two stages feed a third, one streaming, one complete; a source fails, ends with nothing, or is aborted",
+            stages=(stage("a"), stage("b"), stage("c", streaming("a"), complete("b"), output="out")),
+            actors=(
+                Submits(ticket=1, request_id="r1"),
+                Works(stage="a", chunks=2, reasons=FINISHES, finishes_empty=True),
+                Works(stage="b", chunks=2, reasons=FINISHES, finishes_empty=True),
+                Works(stage="c", chunks=1 + more, finishes_early=True),
+                Fails(times=1),
+                Fails(rejects=True, times=1),
+                Aborts(request_ids=("r1",)),
+                Stops(),
+            ),
+            bound=10_000,
+        ),
+        World(
+            name="fan-out",
+            about="one stage feeds two final ones; aborts at both levels, and one of an id that there is not",
+            stages=(stage("a"), stage("b", streaming("a"), output="x"), stage("c", complete("a"), output="y")),
+            actors=(
+                Submits(ticket=1, request_id="r1"),
+                Works(stage="a", chunks=2, tells_start=True, joins_last=True),
+                Works(stage="b", chunks=2, tells_start=True),
+                Works(stage="c", chunks=1 + more, tells_start=True),
+                Aborts(request_ids=("r1", "unknown")),
+                Aborts(request_ids=("r1",), call=10, level=AckLevel.ACCEPTED),
+                Stops(),
+            ),
+            bound=10_000,
+        ),
+        World(
+            name="empty",
+            about="stages that finish with nothing, where that is an error and where it is not, and what only they lead to",
+            stages=(
+                stage("a", output="text"),
+                stage("b", streaming("a"), on_empty=EmptyPolicy.ERROR),
+                stage("c", complete("b"), streaming("a"), output="speech"),
+            ),
+            actors=(
+                Submits(ticket=1, request_id="r1"),
+                Works(stage="a", chunks=2, finishes_empty=True, reasons=FINISHES, window=2),
+                Works(stage="b", chunks=1 + more, finishes_empty=True, reasons=FINISHES),
+                Works(stage="c", chunks=1, finishes_empty=True, reasons=FINISHES),
+                Aborts(request_ids=("r1",)),
+                Stops(),
+            ),
+            bound=10_000,
+        ),
+        World(
+            name="open-input",
+            about="a client continues its prompt while the stages work on it, aborts, or goes away",
+            stages=(stage("a", output="text"), stage("b", streaming("a"), output="speech")),
+            actors=(
+                Submits(ticket=1, request_id="r1", input_open=True),
+                Appends(ticket=1, times=3 + more),
+                Works(stage="a", chunks=3, tells_start=True),
+                Works(stage="b", chunks=2),
+                Aborts(request_ids=("r1",)),
+                GoesAway(ticket=1, request_id="r1"),
+                Stops(),
+            ),
+            bound=10_000,
+        ),
+    )
+
+
+def _trouble_worlds(more: int) -> tuple[World, ...]:
+    """Replicas that die, stops that fail, time that runs out, tables that are full, gates that close."""
+    pair = (stage("a", output="text"), stage("b", streaming("a"), output="speech"))
+    return (
+        World(
+            name="loss",
+            about="two replicas for each stage; one dies, another comes back; work runs again where it may",
+            stages=(stage("a", rerun=True), stage("b", complete("a"), output="out", rerun=True)),
+            replicas=2,
+            actors=(
+                Submits(ticket=1, request_id="r1"),
+                Works(stage="a", chunks=2),
+                Works(stage="b", chunks=1 + more),
+                LosesReplicas(stage="a", times=2),
+                ReplicasRejoin(stage="a", times=1 + more),
+                LosesReplicas(stage="b", times=1),
+                Aborts(request_ids=("r1",)),
+                Stops(),
+            ),
+            bound=10_000,
+        ),
+        World(
+            name="drain",
+            about="replicas are drained and come back under traffic; the last one of a stage, too",
+            stages=(stage("a", limits=ONE_AT_A_TIME), stage("b", streaming("a"), output="out", limits=ONE_AT_A_TIME)),
+            actors=(
+                Submits(ticket=1, request_id="r1"),
+                Submits(ticket=2, request_id="r2"),
+                Works(stage="a", chunks=1),
+                Works(stage="b", chunks=1 + more),
+                LosesReplicas(stage="a", drains=True, times=1 + more),
+                LosesReplicas(stage="b", drains=True, times=1),
+                ReplicasRejoin(stage="a"),
+                ReplicasRejoin(stage="b"),
+                GoesAway(ticket=1, request_id="r1"),
+                Stops(),
+            ),
+            bound=10_000,
+        ),
+        World(
+            name="credits",
+            about="one credit for each stage: two requests wait for it by priority, and are aborted there",
+            stages=(stage("a", limits=ONE_AT_A_TIME), stage("b", streaming("a"), output="out", limits=ONE_AT_A_TIME)),
+            actors=(
+                Submits(ticket=1, request_id="r1", priority=1),
+                Submits(ticket=2, request_id="r2"),
+                Works(stage="a", chunks=2),
+                Works(stage="b", chunks=1 + more),
+                Aborts(request_ids=("r1",)),
+                Aborts(request_ids=("r2", "r1"), call=10),
+                Stops(),
+                FailsToStop(),
+            ),
+            bound=10_000,
+        ),
+        World(
+            name="overload",
+            about="limits of one: requests, queues and buffers are full, and what is refused frees nothing",
+            stages=(stage("a", limits=TIGHT), stage("b", streaming("a"), output="out", limits=TIGHT)),
+            limits=EngineLimits(max_requests=2, max_remembered=1),
+            actors=(
+                *(Submits(ticket=ticket, request_id=f"r{ticket}") for ticket in range(1, 4)),
+                Works(stage="a", chunks=2, window=2 if more else 1),
+                Works(stage="b", chunks=1),
+                Aborts(request_ids=("r1",)),
+                Stops(),
+            ),
+            bound=10_000,
+        ),
+        World(
+            name="failing-stops",
+            about="stops fail, and are repeated by a second abort or by time; the abort's own limit passes",
+            stages=pair,
+            actors=(
+                Submits(ticket=1, request_id="r1"),
+                Works(stage="a", chunks=2),
+                Works(stage="b", chunks=2),
+                Aborts(request_ids=("r1",), timeout_s=3.0, times=2),
+                Stops(),
+                FailsToStop(times=2 + more),
+                TimePasses(),
+            ),
+            bound=10_000,
+        ),
+        World(
+            name="deadlines",
+            about="every wait runs out at any time, and the request's own deadline; what was given up answers late",
+            stages=pair,
+            actors=(
+                Submits(ticket=1, request_id="r1", deadline_s=9.0),
+                Works(stage="a", chunks=2, tells_start=True),
+                Works(stage="b", chunks=1 + more, tells_start=True),
+                Aborts(request_ids=("r1",), timeout_s=3.0),
+                Stops(),
+                TimePasses(),
+                TimePasses(seconds=1.0, times=2),
+            ),
+            bound=10_000,
+        ),
+        World(
+            name="late",
+            about="an id is used again while its first use still has jobs; what is said of jobs that are over matches nothing",
+            stages=pair,
+            keeps_former=True,
+            actors=(
+                Submits(ticket=1, request_id="r1"),
+                Submits(ticket=2, request_id="r1"),
+                Works(stage="a", chunks=1 + more),
+                Works(stage="b", chunks=1),
+                SpeaksLate(),
+                GoesAway(ticket=1, request_id="r1"),
+                Stops(),
+            ),
+            bound=10_000,
+        ),
+        World(
+            name="gate",
+            about="the gate of a stage is held, refused and opened again; what waits at it is aborted or runs out of time",
+            stages=pair,
+            limits=EngineLimits(hold_timeout_s=7.0),
+            actors=(
+                Submits(ticket=1, request_id="r1"),
+                Submits(ticket=2, request_id="r2", outputs=("text",)),
+                Works(stage="a", chunks=1),
+                Works(stage="b", chunks=1),
+                MovesGate(action=GateAction.HOLD, stages=("b",), times=1 + more),
+                MovesGate(action=GateAction.REFUSE),
+                MovesGate(action=GateAction.OPEN, times=2),
+                Aborts(request_ids=("r1",)),
+                Stops(),
+                TimePasses(times=1),
+            ),
+            bound=10_000,
+        ),
+        World(
+            name="shutdown",
+            about="the engine goes down at any moment, with work at every stage and aborts under way",
+            stages=(stage("a"), stage("b", streaming("a"), limits=ONE_AT_A_TIME), stage("c", complete("b"), output="out")),
+            actors=(
+                Submits(ticket=1, request_id="r1"),
+                Submits(ticket=2, request_id="r2"),
+                Works(stage="a", chunks=1),
+                Works(stage="b", chunks=1 + more),
+                Works(stage="c", chunks=1),
+                Aborts(request_ids=("r1",)),
+                ShutsDown(),
+                Stops(),
+                LosesReplicas(stage="b"),
+            ),
+            bound=10_000,
+        ),
+    )
+
+
+WORLDS = (*_plain_worlds(0), *_trouble_worlds(0))
+DEEP_WORLDS = (*_plain_worlds(1), *_trouble_worlds(1))
