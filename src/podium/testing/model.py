@@ -158,15 +158,14 @@ class Model(EventModel):
         self._check_input(job, effect.source, effect.sequence, effect.payloads)
 
     def _check_input(self, job: JobModel, source: str, sequence: int, payloads: tuple[Payload, ...]) -> None:
-        got = job.inputs.setdefault(source, [])
         assert source not in job.ended, "fed after the end of the source"
-        assert sequence == len(got), "a consumer missed a chunk, or got one twice"
+        assert sequence == job.inputs.get(source, 0), "a consumer missed a chunk, or got one twice"
         there = self._produced(job.ticket, source)[sequence : sequence + len(payloads)]
         assert same(payloads, there), f"{job.key} got {payloads} of '{source}' instead of {there}"
         edges = {edge.stage: edge.mode for edge in self.stages[job.key.stage].sources}
         if payloads and edges.get(source) is EdgeMode.COMPLETE:
             assert self._end_of(job.ticket, source) is not None, "a complete edge passed something on before the end"
-        got += payloads
+        job.inputs[source] = sequence + len(payloads)
         for payload in payloads:
             self._use(payload)
 
@@ -176,7 +175,7 @@ class Model(EventModel):
     def _check_source_end(self, job: JobModel, source: str, reason: FinishReason) -> None:
         assert source not in job.ended, "a source ended twice"
         assert reason is self._end_of(job.ticket, source), "a source ended that has not"
-        assert same(job.inputs.setdefault(source, []), self._produced(job.ticket, source)), "a source ended too early"
+        assert job.inputs.setdefault(source, 0) == len(self._produced(job.ticket, source)), "a source ended too early"
         job.ended[source] = reason
 
     def _produced(self, ticket: TicketModel, source: str) -> list[Payload]:
@@ -357,7 +356,7 @@ class Model(EventModel):
         for source in self.stages[job.key.stage].sources:
             there = self._produced(job.ticket, source.stage)
             if source.mode is EdgeMode.STREAMING:
-                assert same(job.inputs[source.stage], there), f"{job.key} was not fed what is there"
+                assert job.inputs[source.stage] == len(there), f"{job.key} was not fed what is there"
             if self._end_of(job.ticket, source.stage) is not None:
                 assert source.stage in job.ended, f"the end of '{source.stage}' did not reach {job.key}"
 

@@ -26,7 +26,8 @@ class JobModel:
     key: JobKey
     replica: ReplicaKey
     ticket: TicketModel
-    inputs: dict[str, list[Payload]] = field(default_factory=dict)
+    inputs: dict[str, int] = field(default_factory=dict)
+    """How many chunks it got of each source."""
     ended: dict[str, FinishReason] = field(default_factory=dict)
     chunks: dict[int, Payload] = field(default_factory=dict)
     in_order: int = 0

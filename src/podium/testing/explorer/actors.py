@@ -71,7 +71,7 @@ class Works:
     """The replicas of a stage make so many chunks of each job, and then finish.
 
     They may say that a job started, let `window` chunks overtake each other, bring the last chunk and the finish
-    together, finish before all input came, or with nothing. What they made before they heard of a stop comes all the same,
+    together, finish before all input came, or with nothing. What they made before they heard of a stop still comes,
     unless `obeys`.
     """
 
@@ -136,12 +136,12 @@ class Repeats:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeaksLate:
-    """Replicas say something of jobs that are over: a chunk, a finish, or that it stopped. The world keeps former jobs."""
+    """Replicas say something of jobs that are over, in a world that keeps former jobs."""
 
     times: int | None = 1
 
     def options(self, state: State, used: int) -> Iterator[Event]:
-        """All three for each former job."""
+        """For each former job: a last chunk, that it stopped, and that it failed."""
         for key, replica in state.former.items():
             chunk = _chunk(key, LATE, used)
             yield StageProduced(replica, (JobOutput(key, 0, (chunk,), _FINISHES[FinishReason.STOP]),))
@@ -295,7 +295,7 @@ class GoesAway:
     request_id: str
     times: int | None = 1
 
-    def options(self, state: State, _used: int) -> Iterator[Event]:
+    def options(self, _state: State, _used: int) -> Iterator[Event]:
         """The cancellation."""
         yield RequestCancelled(self.ticket, self.request_id)
 
@@ -308,7 +308,7 @@ class MovesGate:
     stages: tuple[str, ...] = ()
     times: int | None = 1
 
-    def options(self, state: State, _used: int) -> Iterator[Event]:
+    def options(self, _state: State, _used: int) -> Iterator[Event]:
         """The move."""
         yield GateMoved(self.action, self.stages)
 
@@ -319,7 +319,7 @@ class ShutsDown:
 
     times: int | None = 1
 
-    def options(self, state: State, _used: int) -> Iterator[Event]:
+    def options(self, _state: State, _used: int) -> Iterator[Event]:
         """The shutdown."""
         yield ShutdownRequested(_STOPPED)
 

@@ -1,7 +1,7 @@
 """The canonical form of a core and of what is known outside of it: equal for states that nobody can ever tell apart.
 
-Everything counts, in the order in which it is met, unless a row here says why it does not: so a field that is new to the
-core makes states different before it makes them alike. Attempts are numbered anew, and times are told relative to now.
+Everything counts, in the order in which it is met, unless something here says why it does not: what is new in the core
+makes states different before it makes them alike. Attempts are numbered anew, and times are told relative to now.
 """
 
 from __future__ import annotations
@@ -166,25 +166,45 @@ def _writer_of_objects(kind: type) -> Writer:
     names = attributes_of(kind)
     if not names:
         return _writer_of_dictionary(kind.__name__, ignored)
+    written = tuple(name for name in names if name not in ignored | TIMES)
     read = reader_of(kind, ignored | TIMES)
     read_times = reader_of(kind, frozenset(names) - TIMES)
-    title = kind.__name__
+    plans = _Plans(kind, written)
 
     def write(thing: object, form: Form) -> None:
         if form.is_known(thing):
             return
         tokens, now = form.tokens, form.now
-        tokens.append(title)
-        for value in read(thing):
-            writer = _WRITERS[type(value)]
-            if writer is None:
-                tokens.append(value)
-            else:
-                writer(value, form)
+        values = read(thing)
+        read_constants, others = plans[tuple(map(type, values))]
+        tokens.append(read_constants(thing))
+        for index, writer in others:
+            writer(values[index], form)
         for time in read_times(thing):
             tokens.append(time - now if isinstance(time, float) else None)
 
     return write
+
+
+class _Plans(dict[tuple[type, ...], "tuple[Callable[[object], tuple[object, ...]], list[tuple[int, Writer]]]"]):
+    """How to write an object, by the classes of what it holds: what is written as it is, at once, and then the rest."""
+
+    def __init__(self, kind: type, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self._kind = kind
+        self._names = names
+
+    def __missing__(
+        self, kinds: tuple[type, ...]
+    ) -> tuple[Callable[[object], tuple[object, ...]], list[tuple[int, Writer]]]:
+        writers = [(index, _WRITERS[kind]) for index, kind in enumerate(kinds)]
+        others = [(index, writer) for index, writer in writers if writer is not None]
+        apart = {self._names[index] for index, _ in others}
+        constants = frozenset(self._names) - apart
+        read = reader_of(self._kind, frozenset(attributes_of(self._kind)) - constants)
+        title = (self._kind.__name__, *sorted(apart))
+        self[kinds] = plan = (lambda thing: (title, read(thing)), others)
+        return plan
 
 
 def _writer_of_dictionary(title: str, ignored: frozenset[str]) -> Writer:
@@ -286,19 +306,24 @@ def _write_request(thing: object, form: Form) -> None:
 
 
 def _write_job(thing: object, form: Form) -> None:
-    """Of a detached job only the stop counts. The last output's time counts while it can move a deadline."""
+    """Of a job that is over, only what its request's end tells of it counts; of a detached one, only the stop.
+
+    The last output's time counts while it can still move a deadline.
+    """
     assert isinstance(thing, Job)
-    if not thing.is_detached:
+    if not (thing.is_over or thing.is_detached):
         is_new = id(thing) not in form.numbers
         _PLAIN_JOB(thing, form)
         if is_new:
             form.tokens.append(max(thing.last_output_at - form.now, -thing.stage.limits.chunk_timeout_s))
     elif not form.is_known(thing):
-        form.tokens += ("detached", thing.state, thing.wait)
-        form.write(thing.key)
-        form.write(thing.request)
+        form.tokens += (thing.is_detached, thing.state, thing.wait, thing.finish_reason, thing.attempts)
+        form.write(thing.partial)
         form.write_time(thing.due)
         form.write_time(thing._entry_at)
+        if not thing.is_over:
+            form.write(thing.key)
+            form.write(thing.request)
 
 
 def _write_model(thing: object, form: Form) -> None:

@@ -22,7 +22,7 @@ _CONSTANTS = (Graph, Planner, Enum, str, int, float, bytes, frozenset, type(None
 
 
 def is_constant(kind: type) -> bool:
-    """Whether two cores can share objects of that class: they never change, or only remember what they would make again."""
+    """Whether two cores can share objects of that class: they never change, but to remember what they would make again."""
     if issubclass(kind, msgspec.Struct):
         return kind.__struct_config__.frozen
     return issubclass(kind, _CONSTANTS) or (issubclass(kind, tuple) and kind is not tuple)
@@ -42,6 +42,7 @@ def attributes_of(kind: type) -> tuple[str, ...]:
 def reader_of(kind: type, without: frozenset[str] = frozenset()) -> Callable[[object], tuple[object, ...]]:
     """A quick function that reads what an object of that class holds, in the order of `attributes_of`."""
     names = [name for name in attributes_of(kind) if name not in without]
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda thing: tuple(attrgetter(name)(thing) for name in names)
+    if not names:
+        return lambda _thing: ()
+    read = attrgetter(*names)
+    return read if len(names) > 1 else lambda thing: (read(thing),)

@@ -21,8 +21,8 @@ from podium.testing.explorer.canonical import digest_of
 from podium.testing.explorer.copies import copy_of
 from podium.testing.model import Model
 
-MOST_DEADLINES = 200
-"""Far more than any state can leave to come."""
+
+DEFAULT_LIMITS = EngineLimits()
 
 
 class Core(Protocol):
@@ -53,7 +53,7 @@ class Actor(Protocol):
         ...
 
     def options(self, state: State, used: int) -> Iterable[Event | float]:
-        """Everything that it can do in a state: events, or a time until which nothing happens. It acted `used` times."""
+        """All that it can do in a state: events, or a time until which nothing happens. It acted `used` times so far."""
         ...
 
 
@@ -67,7 +67,7 @@ class World:
     actors: tuple[Actor, ...]
     bound: int
     replicas: int = 1
-    limits: EngineLimits = EngineLimits()
+    limits: EngineLimits = DEFAULT_LIMITS
     keeps_former: bool = False
 
     def joining(self) -> Iterator[ReplicaJoined]:
@@ -163,23 +163,15 @@ class State:
         copied.used = self.used.copy()
         copied.told, copied.former = copy_of(self.told), self.former.copy()
         copied.model = copy_of(self.model)
-        copied.core = self._made_again(steps(), make_core) if compiled.modules() else copy_of(self.core)
+        copied.core = self.copy_core(steps, make_core)
         return copied
 
-    def check_silence(self, steps: list[Step]) -> None:
-        """From now on nobody says anything: everything ends within its limits, and nothing is left. Notes its steps."""
-        for _ in range(MOST_DEADLINES):
-            due = self.core.next_deadline()
-            if due is None:
-                self.model.check_is_over(self.core.statistics())
-                return
-            steps.append(Step(due, None))
-            self.tell(None, due)
-        raise AssertionError("time passes, and something is awaited for ever")
-
-    def _made_again(self, steps: Sequence[Step], make_core: MakeCore) -> Core:
+    def copy_core(self, steps: Callable[[], Sequence[Step]], make_core: MakeCore) -> Core:
+        """The core of the same moment once more."""
+        if not compiled.modules():
+            return copy_of(self.core)
         core = make_core(self.graph, self.world.limits)
-        for now, event in steps:
+        for now, event in steps():
             core.step(() if event is None else (event,), now)
         return core
 

@@ -1,7 +1,7 @@
 """Explores a world: every order in which its actors can act, from every state that any of these orders leads to.
 
-Depth first, states that were met are not entered again; of them only digests are kept. When something is wrong, the world is
-explored once more, breadth first, for the shortest way to it.
+Depth first. States that were met are not entered again, and only digests of them are kept. When something is wrong, the
+world is explored once more, breadth first, for the shortest way to it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 
 from podium.core.orchestrator import Orchestrator
 from podium.testing.explorer.outside import MakeCore, Option, State, Step, World
+from podium.testing.explorer.silence import check_silence
 
 
 class Order(StrEnum):
@@ -74,7 +75,7 @@ def explore(
     make_core: MakeCore = Orchestrator,
     on_progress: Callable[[int], None] | None = None,
 ) -> Exploration:
-    """Explore `world` up to its bound, or up to `max_states`. `on_progress` is told how many states there are so far."""
+    """Explore `world` up to its bound, or to `max_states`. `on_progress` is told how many states there are so far."""
     if not __debug__:
         raise RuntimeError("the explorer judges with assert statements; run it without -O")
     limit = world.bound if max_states is None else max_states
@@ -168,10 +169,10 @@ class _Search:
         self.frontier.append(node)
 
     def _check_silence(self, node: _Node) -> None:
-        state = node.state.copy(node.steps, self.make_core)
+        core = node.state.copy_core(node.steps, self.make_core)
         steps: list[Step] = []
         try:
-            state.check_silence(steps)
+            check_silence(core, node.state.model, steps.append)
         except Exception as error:  # noqa: BLE001 - whatever breaks in a core or a model is what is looked for
             self._note(error, node, in_silence=True, further=steps)
 

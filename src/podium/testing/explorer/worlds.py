@@ -1,11 +1,9 @@
-"""The worlds in which podium itself is explored, each small enough to be exhausted. A world is data: one more is one more row.
+"""The worlds in which podium itself is explored, each small enough to be exhausted. A world is data.
 
 `WORLDS` are explored whenever podium is tested; `DEEP_WORLDS` are the same with more of everything, for an hour.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from podium.core.admission import EngineLimits
 from podium.core.events import AckLevel, FinishReason, GateAction
@@ -27,7 +25,7 @@ from podium.testing.explorer.actors import (
     TimePasses,
     Works,
 )
-from podium.testing.explorer.outside import Actor, World
+from podium.testing.explorer.outside import World
 
 ROOMY = Limits(
     queue_timeout_s=16.0,
@@ -93,12 +91,6 @@ def complete(name: str) -> Source:
     return Source(name, EdgeMode.COMPLETE)
 
 
-def find_worlds(names: Sequence[str], *, deep: bool) -> list[World]:
-    """The worlds of these names, or all. Raises KeyError with the first name that there is not."""
-    worlds = {world.name: world for world in (DEEP_WORLDS if deep else WORLDS)}
-    return [worlds[name] for name in names] if names else list(worlds.values())
-
-
 def _plain_worlds(more: int) -> tuple[World, ...]:
     """Chains, fan-in and fan-out, streaming and complete, with the client's part."""
     return (
@@ -110,11 +102,12 @@ def _plain_worlds(more: int) -> tuple[World, ...]:
                 Submits(ticket=1, request_id="r1"),
                 Works(stage="a", chunks=3, window=2, tells_start=True, joins_last=True),
                 Works(stage="b", chunks=2 + more, window=2, finishes_early=True),
-                Repeats(stage="a", times=1 + more),
+                Repeats(stage="a", times=2 + more),
                 Aborts(request_ids=("r1",)),
                 Stops(),
+                FailsToStop(stage="a"),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
         World(
             name="chain",
@@ -130,7 +123,7 @@ def _plain_worlds(more: int) -> tuple[World, ...]:
                 GoesAway(ticket=2, request_id="r2"),
                 Stops(),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
         World(
             name="voice",
@@ -143,29 +136,30 @@ def _plain_worlds(more: int) -> tuple[World, ...]:
             actors=(
                 Submits(ticket=1, request_id="r1"),
                 Submits(ticket=2, request_id="r2", outputs=("text",)),
-                Works(stage="a", chunks=1),
+                Works(stage="a", chunks=2, joins_last=True),
                 Works(stage="b", chunks=1 + more),
-                Works(stage="c", chunks=1),
+                Works(stage="c", chunks=1, tells_start=True),
                 Aborts(request_ids=("r1", "r2")),
                 Stops(),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
         World(
             name="join",
-            about="two stages feed a third, one streaming, one complete; a source fails, ends with nothing, or is aborted",
+            about="two stages feed a third, one streaming, one complete; a source fails, ends with nothing, is aborted",
             stages=(stage("a"), stage("b"), stage("c", streaming("a"), complete("b"), output="out")),
             actors=(
                 Submits(ticket=1, request_id="r1"),
                 Works(stage="a", chunks=2, reasons=FINISHES, finishes_empty=True),
                 Works(stage="b", chunks=2, reasons=FINISHES, finishes_empty=True),
-                Works(stage="c", chunks=1 + more, finishes_early=True),
+                Works(stage="c", chunks=2 + more, finishes_early=True, tells_start=True),
                 Fails(times=1),
                 Fails(rejects=True, times=1),
+                FailsToStop(),
                 Aborts(request_ids=("r1",)),
                 Stops(),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
         World(
             name="fan-out",
@@ -180,11 +174,11 @@ def _plain_worlds(more: int) -> tuple[World, ...]:
                 Aborts(request_ids=("r1",), call=10, level=AckLevel.ACCEPTED),
                 Stops(),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
         World(
             name="empty",
-            about="stages that finish with nothing, where that is an error and where it is not, and what only they lead to",
+            about="stages that finish with nothing, where that is an error and where not, and what they lead to",
             stages=(
                 stage("a", output="text"),
                 stage("b", streaming("a"), on_empty=EmptyPolicy.ERROR),
@@ -192,13 +186,14 @@ def _plain_worlds(more: int) -> tuple[World, ...]:
             ),
             actors=(
                 Submits(ticket=1, request_id="r1"),
-                Works(stage="a", chunks=2, finishes_empty=True, reasons=FINISHES, window=2),
+                Submits(ticket=2, request_id="r2", outputs=("speech",)),
+                Works(stage="a", chunks=1, finishes_empty=True, reasons=FINISHES),
                 Works(stage="b", chunks=1 + more, finishes_empty=True, reasons=FINISHES),
                 Works(stage="c", chunks=1, finishes_empty=True, reasons=FINISHES),
                 Aborts(request_ids=("r1",)),
                 Stops(),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
         World(
             name="open-input",
@@ -213,7 +208,7 @@ def _plain_worlds(more: int) -> tuple[World, ...]:
                 GoesAway(ticket=1, request_id="r1"),
                 Stops(),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
     )
 
@@ -229,7 +224,8 @@ def _trouble_worlds(more: int) -> tuple[World, ...]:
             replicas=2,
             actors=(
                 Submits(ticket=1, request_id="r1"),
-                Works(stage="a", chunks=2),
+                Submits(ticket=2, request_id="r2"),
+                Works(stage="a", chunks=1),
                 Works(stage="b", chunks=1 + more),
                 LosesReplicas(stage="a", times=2),
                 ReplicasRejoin(stage="a", times=1 + more),
@@ -237,7 +233,7 @@ def _trouble_worlds(more: int) -> tuple[World, ...]:
                 Aborts(request_ids=("r1",)),
                 Stops(),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
         World(
             name="drain",
@@ -255,7 +251,7 @@ def _trouble_worlds(more: int) -> tuple[World, ...]:
                 GoesAway(ticket=1, request_id="r1"),
                 Stops(),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
         World(
             name="credits",
@@ -271,7 +267,7 @@ def _trouble_worlds(more: int) -> tuple[World, ...]:
                 Stops(),
                 FailsToStop(),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
         World(
             name="overload",
@@ -285,7 +281,7 @@ def _trouble_worlds(more: int) -> tuple[World, ...]:
                 Aborts(request_ids=("r1",)),
                 Stops(),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
         World(
             name="failing-stops",
@@ -297,10 +293,11 @@ def _trouble_worlds(more: int) -> tuple[World, ...]:
                 Works(stage="b", chunks=2),
                 Aborts(request_ids=("r1",), timeout_s=3.0, times=2),
                 Stops(),
-                FailsToStop(times=2 + more),
+                FailsToStop(times=3 + more),
+                Fails(stage="b"),
                 TimePasses(),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
         World(
             name="deadlines",
@@ -309,33 +306,34 @@ def _trouble_worlds(more: int) -> tuple[World, ...]:
             actors=(
                 Submits(ticket=1, request_id="r1", deadline_s=9.0),
                 Works(stage="a", chunks=2, tells_start=True),
-                Works(stage="b", chunks=1 + more, tells_start=True),
+                Works(stage="b", chunks=2 + more, tells_start=True),
                 Aborts(request_ids=("r1",), timeout_s=3.0),
                 Stops(),
                 TimePasses(),
                 TimePasses(seconds=1.0, times=2),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
         World(
             name="late",
-            about="an id is used again while its first use still has jobs; what is said of jobs that are over matches nothing",
+            about="an id is used again while its first use still has jobs; what is said too late matches nothing",
             stages=pair,
             keeps_former=True,
             actors=(
                 Submits(ticket=1, request_id="r1"),
                 Submits(ticket=2, request_id="r1"),
-                Works(stage="a", chunks=1 + more),
-                Works(stage="b", chunks=1),
+                Works(stage="a", chunks=2),
+                Works(stage="b", chunks=1 + more),
                 SpeaksLate(),
                 GoesAway(ticket=1, request_id="r1"),
+                Aborts(request_ids=("r1",)),
                 Stops(),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
         World(
             name="gate",
-            about="the gate of a stage is held, refused and opened again; what waits at it is aborted or runs out of time",
+            about="the gate of a stage is held, refused and opened; what waits at it is aborted or times out",
             stages=pair,
             limits=EngineLimits(hold_timeout_s=7.0),
             actors=(
@@ -350,12 +348,16 @@ def _trouble_worlds(more: int) -> tuple[World, ...]:
                 Stops(),
                 TimePasses(times=1),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
         World(
             name="shutdown",
             about="the engine goes down at any moment, with work at every stage and aborts under way",
-            stages=(stage("a"), stage("b", streaming("a"), limits=ONE_AT_A_TIME), stage("c", complete("b"), output="out")),
+            stages=(
+                stage("a"),
+                stage("b", streaming("a"), limits=ONE_AT_A_TIME),
+                stage("c", complete("b"), output="out"),
+            ),
             actors=(
                 Submits(ticket=1, request_id="r1"),
                 Submits(ticket=2, request_id="r2"),
@@ -367,7 +369,7 @@ def _trouble_worlds(more: int) -> tuple[World, ...]:
                 Stops(),
                 LosesReplicas(stage="b"),
             ),
-            bound=10_000,
+            bound=100_000,
         ),
     )
 
