@@ -22,7 +22,7 @@ _CONSTANTS = (Graph, Planner, Enum, str, int, float, bytes, frozenset, type(None
 
 
 def is_constant(kind: type) -> bool:
-    """Whether two cores can share objects of that class: they never change, but to remember what they would make again."""
+    """Whether two cores can share objects of that class: none changes, but to remember what it would make again."""
     if issubclass(kind, msgspec.Struct):
         return kind.__struct_config__.frozen
     return issubclass(kind, _CONSTANTS) or (issubclass(kind, tuple) and kind is not tuple)

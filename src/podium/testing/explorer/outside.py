@@ -21,7 +21,6 @@ from podium.testing.explorer.canonical import digest_of
 from podium.testing.explorer.copies import copy_of
 from podium.testing.model import Model
 
-
 DEFAULT_LIMITS = EngineLimits()
 
 
@@ -53,7 +52,7 @@ class Actor(Protocol):
         ...
 
     def options(self, state: State, used: int) -> Iterable[Event | float]:
-        """All that it can do in a state: events, or a time until which nothing happens. It acted `used` times so far."""
+        """All that it can do in a state: events, or a time until which nothing happens. `used` is how often it did."""
         ...
 
 
