@@ -5,7 +5,6 @@ The largest are begun first, so that no processor is left with a large one at th
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
@@ -13,9 +12,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from podium.testing.explorer.outside import World
 from podium.testing.explorer.search import Exploration, explore
-
-_ALLOCATIONS_BEFORE_COLLECTION = 100_000
-"""What is explored is full of cycles, and almost all of it lives for a moment."""
 
 
 def explore_all(
@@ -27,17 +23,13 @@ def explore_all(
     if count == 1:
         yield from (explore(world, max_states=max_states) for world in largest_first)
         return
-    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _prepare, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         futures = [pool.submit(_explore, world, max_states) for world in largest_first]
         try:
             for future in as_completed(futures):
                 yield future.result()
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _prepare() -> None:
-    gc.set_threshold(_ALLOCATIONS_BEFORE_COLLECTION)
 
 
 def _explore(world: World, max_states: int | None) -> Exploration:

@@ -6,10 +6,12 @@ world is explored once more, breadth first, for the shortest way to it.
 
 from __future__ import annotations
 
+import gc
 import linecache
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -19,6 +21,8 @@ import msgspec
 from podium.core.orchestrator import Orchestrator
 from podium.testing.explorer.outside import MakeCore, Option, State, Step, World
 from podium.testing.explorer.silence import check_silence
+
+_ALLOCATIONS_BEFORE_COLLECTION = 100_000
 
 
 class Order(StrEnum):
@@ -79,11 +83,23 @@ def explore(
     if not __debug__:
         raise RuntimeError("the explorer judges with assert statements; run it without -O")
     limit = world.bound if max_states is None else max_states
-    found = _Search(world, make_core, Order.DEPTH_FIRST, limit, on_progress).run()
-    if found.violation is None:
-        return found
-    shortest = _Search(world, make_core, Order.BREADTH_FIRST, limit, None).run()
+    with _rare_collections():
+        found = _Search(world, make_core, Order.DEPTH_FIRST, limit, on_progress).run()
+        if found.violation is None:
+            return found
+        shortest = _Search(world, make_core, Order.BREADTH_FIRST, limit, None).run()
     return msgspec.structs.replace(found, violation=shortest.violation or found.violation)
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """States are full of cycles and live for a moment: looking for garbage after every few of them takes long."""
+    usual = gc.get_threshold()
+    gc.set_threshold(_ALLOCATIONS_BEFORE_COLLECTION, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 class _Search:
