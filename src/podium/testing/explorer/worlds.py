@@ -206,6 +206,7 @@ def _fan_out(more: int) -> World:
             Aborts(request_ids=("r1", "unknown")),
             Aborts(request_ids=("r1",), call=10, level=AckLevel.ACCEPTED),
             Stops(),
+            FailsToStop(),
         ),
         bound=BOUNDS["fan-out"][more],
     )
@@ -280,9 +281,9 @@ def _drain(more: int) -> World:
         actors=(
             Submits(ticket=1, request_id="r1"),
             Submits(ticket=2, request_id="r2"),
-            Works(stage="a", chunks=1),
+            Works(stage="a", chunks=2),
             Works(stage="b", chunks=1 + more),
-            LosesReplicas(stage="a", drains=True, times=1 + more),
+            LosesReplicas(stage="a", drains=True, times=2),
             LosesReplicas(stage="b", drains=True, times=1),
             ReplicasRejoin(stage="a"),
             ReplicasRejoin(stage="b"),
@@ -324,6 +325,7 @@ def _overload(more: int) -> World:
             Works(stage="b", chunks=1),
             Aborts(request_ids=("r1",)),
             Stops(),
+            FailsToStop(),
         ),
         bound=BOUNDS["overload"][more],
     )
@@ -336,7 +338,7 @@ def _failing_stops(more: int) -> World:
         stages=PAIR,
         actors=(
             Submits(ticket=1, request_id="r1"),
-            Works(stage="a", chunks=2),
+            Works(stage="a", chunks=2, tells_start=True),
             Works(stage="b", chunks=2),
             Aborts(request_ids=("r1",), timeout_s=3.0, times=2),
             Stops(),
@@ -360,7 +362,7 @@ def _deadlines(more: int) -> World:
             Aborts(request_ids=("r1",), timeout_s=3.0),
             Stops(),
             TimePasses(),
-            TimePasses(seconds=1.0, times=2),
+            TimePasses(seconds=1.0, times=3 + more),
         ),
         bound=BOUNDS["deadlines"][more],
     )
