@@ -17,7 +17,7 @@ REAL_ENVIRONMENT := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 TORCHDYNAMO_DISABLE=1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check fix types rules unit sim real bench docs install install-dev install-engines lock clean
+.PHONY: help demo test check fix types rules unit sim explore real bench docs install install-dev install-engines lock clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  %-16s %s\n", $$1, $$2 }'
@@ -48,8 +48,11 @@ unit: install ## All tests but those of sim/ and real/, with 100 % of the core's
 	@PODIUM_PURE=1 $(BIN)/python -m tools.own_coverage
 	@$(PYTEST) $(COMPILED_TESTS) -n 2 --quiet
 
-sim: install ## Whole engines in a simulated world
+sim: install ## Whole engines in a simulated world, and every interleaving of events in small ones
 	@$(PYTEST) tests/sim -n 2 --quiet
+
+explore: install ## Every interleaving of events in small worlds: a table (`make sim` explores the same worlds)
+	@$(BIN)/podium explore
 
 real: install ## Real engines (minutes)
 	@$(REAL_ENVIRONMENT) $(PYTEST) tests/real --timeout=600

@@ -17,6 +17,7 @@ from podium.cli.problems import EXIT_CODES
 from podium.core.admission import EngineLimits
 from podium.core.graph import Limits
 from podium.runtime.pipeline_file import PIPELINE_KEYS, STAGE_KEYS, parse_pipeline
+from podium.testing.explorer.worlds import WORLDS
 from tests.runtime.fake_catalog import FakeCatalog
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -50,6 +51,12 @@ def test_every_verb_and_option_is_on_the_page() -> None:
 
     assert [verb for verb in verbs if f"## `podium {verb} " not in COMMAND_LINE] == []
     assert [option for option in options if option not in COMMAND_LINE] == []
+
+
+def test_every_world_is_on_the_page() -> None:
+    described = rows((DOCS / "exploring.md").read_text(encoding="utf-8"))
+
+    assert {world.name: described[world.name] for world in WORLDS} == {world.name: [world.about] for world in WORLDS}
 
 
 @pytest.mark.parametrize("limits", [Limits, EngineLimits])

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from podium.cli.bench import bench
 from podium.cli.check import check
+from podium.cli.explore import explore
 from podium.cli.generate import generate
 from podium.cli.graph import graph
 from podium.cli.pipelines import pipelines
@@ -86,4 +87,5 @@ app.command()(pipelines)
 app.command()(check)
 app.command()(graph)
 app.command()(bench)
+app.command()(explore)
 app.command()(replay)

@@ -180,15 +180,14 @@ class Model(EventModel):
         self._check_input(job, (effect.source, MAIN), effect.sequence, effect.payloads)
 
     def _check_input(self, job: JobModel, source: Input, sequence: int, payloads: tuple[Payload, ...]) -> None:
-        got = job.inputs.setdefault(source, [])
         assert source not in job.ended, "fed after the end of the source"
-        assert sequence == len(got), "a consumer missed a chunk, or got one twice"
+        assert sequence == job.inputs.get(source, 0), "a consumer missed a chunk, or got one twice"
         there = self._there(job, source)[sequence : sequence + len(payloads)]
         assert same(payloads, there), f"{job.key} got {payloads} of {source} instead of {there}"
         edges = {edge.stage: edge.mode for edge in self.stages[job.key.stage].sources}
         if payloads and edges.get(source[0]) is EdgeMode.COMPLETE:
             assert self._end_for(job, source) is not None, "a complete edge passed something on before the end"
-        got += payloads
+        job.inputs[source] = sequence + len(payloads)
         for payload in payloads:
             self._use(payload)
 
@@ -198,7 +197,7 @@ class Model(EventModel):
     def _check_source_end(self, job: JobModel, source: Input, reason: FinishReason) -> None:
         assert source not in job.ended, "a source ended twice"
         assert reason is self._end_for(job, source), "a source ended that has not"
-        assert same(job.inputs.setdefault(source, []), self._there(job, source)), "a source ended too early"
+        assert job.inputs.setdefault(source, 0) == len(self._there(job, source)), "a source ended too early"
         job.ended[source] = reason
 
     def _there(self, job: JobModel, source: Input) -> list[Payload]:
@@ -425,7 +424,7 @@ class Model(EventModel):
         for source in self.stages[job.key.stage].sources:
             key = source.stage, MAIN
             if source.mode is EdgeMode.STREAMING:
-                assert same(job.inputs[key], self._there(job, key)), f"{job.key} was not fed what is there"
+                assert job.inputs[key] == len(self._there(job, key)), f"{job.key} was not fed what is there"
             if self._end_for(job, key) is not None:
                 assert key in job.ended, f"the end of '{source.stage}' did not reach {job.key}"
 

@@ -28,14 +28,15 @@ Input: TypeAlias = tuple[str, str]
 """What a job gets: of which stage (or the prompt), and of whom: `main` for its own sibling, or a companion's role."""
 
 
-@dataclass
+@dataclass(slots=True)
 class JobModel:
     """One attempt, as its replica sees it."""
 
     key: JobKey
     replica: ReplicaKey
     ticket: TicketModel
-    inputs: dict[Input, list[Payload]] = field(default_factory=dict)
+    inputs: dict[Input, int] = field(default_factory=dict)
+    """How many chunks it got of each input."""
     ended: dict[Input, FinishReason] = field(default_factory=dict)
     chunks: dict[int, Payload] = field(default_factory=dict)
     in_order: int = 0
@@ -82,7 +83,7 @@ class JobModel:
         return [self.chunks[number] for number in range(self.in_order)]
 
 
-@dataclass
+@dataclass(slots=True)
 class TicketModel:
     """One use of a request id."""
 
@@ -154,7 +155,7 @@ class TicketModel:
         self.aborting |= aborted
 
 
-@dataclass
+@dataclass(slots=True)
 class CallModel:
     """One abort call."""
 
