@@ -4,6 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN := .venv/bin
 CODE := src tests tools $(wildcard bench examples)
+SEEDS ?= 20000
 # One seed for hashes: what Hypothesis tries depends on the order of sets, and a test run says the same twice.
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 
@@ -17,7 +18,8 @@ REAL_ENVIRONMENT := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 TORCHDYNAMO_DISABLE=1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check fix types rules unit sim explore real bench docs install install-dev install-engines lock clean
+.PHONY: help demo test check fix types rules unit sim explore simulate real bench docs
+.PHONY: install install-dev install-engines lock clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  %-16s %s\n", $$1, $$2 }'
@@ -54,6 +56,9 @@ sim: install ## Whole engines in a simulated world, and every interleaving of ev
 explore: install ## Every interleaving of events in small worlds: a table (`make sim` explores the same worlds)
 	@$(BIN)/podium explore
 
+simulate: install ## SEEDS (20000) worlds of the simulation on all cores; what is wrong becomes a journal in simulate-output/
+	@$(BIN)/podium simulate --seeds $(SEEDS) --journals simulate-output
+
 real: install ## Real engines (minutes)
 	@$(REAL_ENVIRONMENT) $(PYTEST) tests/real --timeout=600
 
@@ -77,6 +82,6 @@ lock: install ## Write the pinned lists in requirements/ from what is in .venv
 	@$(BIN)/python -m tools.lock
 
 clean: ## Remove everything that was made, .venv too
-	rm -rf .venv src/podium/_native site demo-output bench-output .coverage .coverage.* htmlcov
+	rm -rf .venv src/podium/_native site demo-output bench-output simulate-output .coverage .coverage.* htmlcov
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

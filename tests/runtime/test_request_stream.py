@@ -258,6 +258,17 @@ async def test_a_caller_that_does_not_read_loses_the_request() -> None:
     assert caller.stream.outcome is Outcome.FAILED
 
 
+@pytest.mark.rule("ORCH-INV-101", "ORCH-INV-103")
+async def test_the_last_item_is_not_one_too_many() -> None:
+    """A request that is over is not failed for what its caller has yet to read."""
+    caller = Caller(max_undelivered=2)
+    for effect in (text(0, "a", "b"), finish(2, stage="speaker"), end()):
+        caller.stream.take(effect)
+    assert [item.request_finished for item in await rest(caller.stream)] == [False, False, True]
+    assert caller.stream.outcome is Outcome.COMPLETED
+    assert caller.cancelled == []
+
+
 async def test_cancelling_for_a_caller_out_of_reach_cancels() -> None:
     caller = Caller()
     caller.stream.cancel_request()

@@ -1,15 +1,16 @@
-"""Hundreds of whole engines over backends that do everything wrong that a seed can draw.
+"""Whole engines in threads of their own, and stages in theirs, over backends that do everything wrong.
 
 Scripts that fail, raise, hang and die; stops that fail or never return; outputs cut, repeated, reordered, and of
 nobody; callers that leave, abort, run out of time or shut the engine down. Whatever happens, each request gets one
 terminal, in time, and nothing is left. Threads and timers are real: a seed gives the same plan, not the same order.
+What needs no threads is in test_simulation.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
@@ -17,12 +18,10 @@ from typing import ClassVar
 
 import pytest
 
-from podium.core.effects import Effect, EmitOutput, EndInput, EndRequest, FeedJob, RefuseRequest, ReplyAbort, StartJob
-from podium.core.events import AbortRequested, Event, JobOutput, RequestSubmitted
+from podium.core.events import JobOutput
 from podium.core.graph import EmptyPolicy, Limits, Modality, Stage
 from podium.core.identity import MAIN, JobKey, Payload, ReplicaKey
 from podium.core.lifecycle import ReplicaState
-from podium.core.orchestrator import Orchestrator
 from podium.errors import EngineStoppedError, ErrorKind, RequestError, StopUnconfirmedError
 from podium.payloads import SegmentEnd, Text
 from podium.ports.input_processor import InputStream
@@ -32,6 +31,7 @@ from podium.runtime.async_omni_engine import AsyncOmniEngine
 from podium.runtime.request_stream import RequestStream
 from podium.testing.fake_backend import FakeOptions, Script, Then
 from podium.testing.fake_processor import At, Trouble
+from podium.testing.simulation.ledger import Ledger
 from podium.transports.in_process import in_process_client
 from tests.support.core_world import complete, make_stage, streaming
 from tests.support.shell_world import (
@@ -45,7 +45,7 @@ from tests.support.shell_world import (
     turns,
 )
 
-SEEDS = 400
+SEEDS = 160
 BLOCKS = 8
 BOUND_S = 10.0
 """For a whole world. Its limits are in milliseconds; the rest is for a machine that is busy."""
@@ -223,72 +223,6 @@ def draw_stages(draw: random.Random, is_patient: bool) -> list[Stage]:
     return draw.choice(graphs)
 
 
-# What is true whatever happens
-
-
-class Ledger:
-    """An observer that knows what an engine may answer. What it may not is in `faults`: observers do not raise."""
-
-    def __init__(self) -> None:
-        self.faults: list[str] = []
-        self.submitted: dict[int, str] = {}
-        self.ended: set[int] = set()
-        self.calls: Counter[int] = Counter()
-        self._sequences: dict[int, int] = defaultdict(int)
-        self._live: dict[str, int] = {}
-
-    def __repr__(self) -> str:
-        return f"<Ledger {len(self.ended)} of {len(self.submitted)} ended, {len(self.faults)} faults>"
-
-    def on_start(self, core: Orchestrator) -> None:
-        """Nothing is to be done."""
-
-    def on_cost(self, events: int, seconds: float) -> None:
-        """Nothing is to be done."""
-
-    def on_end(self) -> None:
-        """Nothing is to be done."""
-
-    def on_step(self, events: Sequence[Event], now: float, effects: Sequence[Effect]) -> None:
-        for event in events:
-            if isinstance(event, RequestSubmitted):
-                self.submitted[event.ticket] = event.request_id
-            elif isinstance(event, AbortRequested):
-                self.calls[event.call] += 1
-        for effect in effects:
-            self._note(effect)
-
-    def _note(self, effect: Effect) -> None:
-        match effect:
-            case EndRequest() | RefuseRequest():
-                self._expect(effect.ticket in self.submitted, "ended what was not submitted", effect)
-                self._expect(effect.ticket not in self.ended, "a second terminal", effect)
-                self.ended.add(effect.ticket)
-                if isinstance(effect, EndRequest):
-                    self._live.pop(effect.request_id, None)
-            case EmitOutput():
-                self._expect(effect.ticket not in self.ended, "an output after the terminal", effect)
-                self._expect(effect.sequence == self._sequences[effect.ticket], "a gap", effect)
-                self._sequences[effect.ticket] += len(effect.payloads) + (effect.finish is not None)
-            case StartJob() | FeedJob() | EndInput():
-                open_ids = {self.submitted[ticket] for ticket in self.submitted.keys() - self.ended}
-                self._expect(effect.job.request in open_ids, "work for a request that is over", effect)
-            case ReplyAbort():
-                self.calls[effect.call] -= 1
-                self._expect(self.calls[effect.call] == 0, "a second answer", effect)
-            case _:
-                pass
-
-    def _expect(self, is_so: bool, otherwise: str, effect: Effect) -> None:
-        if not is_so:
-            self.faults.append(f"{otherwise}: {effect}")
-
-    def check(self) -> None:
-        assert self.faults == []
-        assert self.ended == self.submitted.keys()
-        assert all(count == 0 for count in self.calls.values()), "an abort without an answer"
-
-
 # What callers do
 
 
@@ -384,7 +318,7 @@ class Callers:
 
 async def run_world(seed: int) -> Counter[str]:
     """One engine from start to end."""
-    world, ledger = FaultyWorld(seed), Ledger()
+    world, ledger = FaultyWorld(seed), Ledger(lateness_s=BOUND_S)
     engine = AsyncOmniEngine(world.parts(), observers=[ledger])
     callers = Callers(world, engine, seed)
     shut_down = world.draw.random() < 0.25
@@ -392,7 +326,8 @@ async def run_world(seed: int) -> Counter[str]:
         await callers.run(shut_down=shut_down)
         if not shut_down:
             await check_nothing_kept(world, engine, callers.outcomes)
-    ledger.check()
+    ledger.check_end()
+    assert ledger.violations == []
     if world.is_patient and not shut_down:
         assert LIMITS.isdisjoint(callers.outcomes), callers.outcomes
     return callers.outcomes

@@ -23,6 +23,7 @@ from podium.cli.graph import graph
 from podium.cli.pipelines import pipelines
 from podium.cli.problems import EXIT_CODES, USAGE_EXIT, Problem
 from podium.cli.replay import replay
+from podium.cli.simulate import simulate
 from podium.compiled import describe
 
 _EPILOG = "\n\n".join(["Exit codes:", *(f"{code}: {meaning}." for code, meaning in EXIT_CODES.items())])
@@ -89,3 +90,4 @@ app.command()(graph)
 app.command()(bench)
 app.command()(explore)
 app.command()(replay)
+app.command()(simulate)

@@ -30,6 +30,7 @@ from podium.runtime.clock import MonotonicClock
 from podium.runtime.config import StageParams
 from podium.runtime.control_desk import ControlDesk
 from podium.runtime.engine_control import EngineControl
+from podium.runtime.home import Home
 from podium.runtime.host import EngineHost, HostState
 from podium.runtime.orchestrator_monitor import EngineStatistics, Health, check_health
 from podium.runtime.outlet import CallerOutlet
@@ -71,11 +72,13 @@ class AsyncOmniEngine(EngineControl):
         on_progress: Callable[[str, str], None] | None = None,
         max_undelivered: int = MAX_UNDELIVERED,
         clock: Clock | None = None,
+        home: Home | None = None,
     ) -> None:
         """Prepare an engine; nothing is started.
 
         `params` covers the parameters of the pipeline file, for every request. `on_progress` hears of each stage's
-        start (stage, message) in the thread of the engine. `clock` is what deadlines are measured by.
+        start (stage, message) in the thread of the engine. `clock` is what deadlines are measured by, `home`
+        where its loop runs: a thread of its own unless given.
 
         Raises InvalidRequestError when `params` do not fit.
         """
@@ -89,7 +92,7 @@ class AsyncOmniEngine(EngineControl):
         self._tickets = itertools.count(1)
         self._max_undelivered = max_undelivered
         self._host = EngineHost(
-            self._core, parts.replica_specs(), self._outlet, self._clock, observers, on_progress or _quiet
+            self._core, parts.replica_specs(), self._outlet, self._clock, observers, on_progress or _quiet, home=home
         )
         capabilities = {name: stage.capabilities for name, stage in parts.stages.items()}
         self._desk = ControlDesk(capabilities, self._clock, self._control_router, self._post_when_serving)

@@ -1,4 +1,4 @@
-"""The thread that an engine lives in: its loop, its driver and its fleet, from start to end.
+"""The life of an engine: its loop, its driver and its fleet, from start to end.
 
 Callers reach it by posting events. It is the one place that knows in which order these parts start and stop.
 """
@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from enum import StrEnum
 
@@ -21,6 +21,7 @@ from podium.ports.environment import Clock, Environment, Observer
 from podium.runtime.clock import ReferenceStore
 from podium.runtime.driver import Driver
 from podium.runtime.fleet import Fleet, Progress, ReplicaSpec
+from podium.runtime.home import Home, ThreadHome
 from podium.runtime.inbox import Inbox
 from podium.runtime.observer import LoopObserver
 from podium.runtime.outlet import CallerOutlet
@@ -32,10 +33,6 @@ STOPPED = ErrorRecord(kind=ErrorKind.ENGINE_STOPPED, scope=Scope.ENGINE, message
 DEAD = ErrorRecord(
     kind=ErrorKind.ENGINE_DEAD, scope=Scope.ENGINE, message="the engine died of an internal error; see its log"
 )
-
-
-JOIN_LIMIT_S = 1.0
-"""How long a thread may take to be gone after its last word."""
 
 
 class HostState(StrEnum):
@@ -50,7 +47,7 @@ class HostState(StrEnum):
 
 
 class EngineHost:
-    """One engine's thread. `state` and `post` may be used from any thread."""
+    """One engine, in a thread of its own unless given another `home`. `state` and `post` are for any thread."""
 
     def __init__(
         self,
@@ -60,6 +57,8 @@ class EngineHost:
         clock: Clock,
         observers: Sequence[Observer],
         on_progress: Progress,
+        *,
+        home: Home | None = None,
     ) -> None:
         self.state = HostState.NEW
         self.observer = LoopObserver(clock, observers)
@@ -72,7 +71,7 @@ class EngineHost:
         self._on_progress = on_progress
         self._close_timeout_s = 10.0
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="podium engine", daemon=True)
+        self._home = home or ThreadHome("podium engine")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: asyncio.Task[None] | None = None
         self._driver: Driver | None = None
@@ -89,13 +88,13 @@ class EngineHost:
         return len(self._inbox)
 
     def start(self) -> None:
-        """Start the thread; `started` resolves when every replica is up, or with the StartError of one.
+        """Start to live; `started` resolves when every replica is up, or with the StartError of one.
 
         Raises EngineStoppedError when it was started before.
         """
         if not self._try_move(HostState.STARTING, HostState.NEW):
             raise _stopped(f"an engine starts once; this one is {self.state}").to_exception()
-        self._thread.start()
+        self._home.start(self._live, self._finish)
 
     def post(self, event: Event) -> None:
         """Give the core an event. Raises EngineStoppedError when nobody would handle it."""
@@ -131,9 +130,8 @@ class EngineHost:
                 self._loop.call_soon_threadsafe(self._stop_here)
 
     def join(self) -> None:
-        """Once `ended` has resolved: let the thread be gone, which is a matter of microseconds."""
-        if self._thread.ident is not None:
-            self._thread.join(JOIN_LIMIT_S)
+        """Once `ended` has resolved: let its home be gone, which is a matter of microseconds."""
+        self._home.join()
 
     def _try_move(self, to: HostState, *sources: HostState) -> bool:
         with self._lock:
@@ -150,15 +148,6 @@ class EngineHost:
             self._driver.close()
         elif self._starting is not None:
             self._starting.cancel()
-
-    def _run(self) -> None:
-        try:
-            with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-                runner.run(self._live())
-        except asyncio.CancelledError:
-            _log.info("the start was cancelled")
-        finally:
-            self._finish()
 
     def _finish(self) -> None:
         self._try_move(HostState.DEAD, HostState.SERVING)
@@ -220,13 +209,3 @@ _REASONS = {
     HostState.STARTING: _stopped("the engine is still starting; wait for start() to return"),
     HostState.DEAD: DEAD,
 }
-
-
-def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes event loops: uvloop where it is installed (the extra `fast`), else the standard library."""
-    try:
-        from uvloop import new_event_loop  # noqa: PLC0415 - it may not be there
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = new_event_loop
-    return factory

@@ -198,19 +198,12 @@ def replay(path: str | Path, max_differences: int = 20) -> ReplayReport:
 
     Raises ConfigurationError when the file is no journal, of another format, or damaged.
     """
-    lines = _read_lines(Path(path))
-    header = _read_header(path, next(lines, b""))
-    core = Orchestrator(Graph(header.stages), header.limits, header.snapshot)
-    decoder = msgspec.json.Decoder(StepRecord)
+    core, records = open_journal(path)
     encoder = msgspec.json.Encoder(enc_hook=_encode_payload)
     steps = events = 0
     differences: list[Difference] = []
-    for number, line in enumerate(lines, 2):
-        try:
-            record = decoder.decode(line)
-        except msgspec.DecodeError as error:
-            if next(lines, None) is not None:
-                raise _unusable(path, f"line {number} is damaged: {error}", "keep only the lines before it") from error
+    for number, record in enumerate(records, 2):
+        if record is None:
             return ReplayReport(steps, events, tuple(differences), is_cut=True)
         steps += 1
         events += len(record.events)
@@ -225,6 +218,27 @@ def replay(path: str | Path, max_differences: int = 20) -> ReplayReport:
             if len(differences) >= max_differences:
                 break
     return ReplayReport(steps, events, tuple(differences), is_cut=False)
+
+
+def open_journal(path: str | Path) -> tuple[Orchestrator, Iterator[StepRecord | None]]:
+    """A core that stands where the journal began, and its steps; None stands for a last line that is incomplete.
+
+    Raises ConfigurationError as `replay` does, while the steps are read too.
+    """
+    lines = _read_lines(Path(path))
+    header = _read_header(path, next(lines, b""))
+    return Orchestrator(Graph(header.stages), header.limits, header.snapshot), _read_steps(path, lines)
+
+
+def _read_steps(path: str | Path, lines: Iterator[bytes]) -> Iterator[StepRecord | None]:
+    decoder = msgspec.json.Decoder(StepRecord)
+    for number, line in enumerate(lines, 2):
+        try:
+            yield decoder.decode(line)
+        except msgspec.DecodeError as error:
+            if next(lines, None) is not None:
+                raise _unusable(path, f"line {number} is damaged: {error}", "keep only the lines before it") from error
+            yield None
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:

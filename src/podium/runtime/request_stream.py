@@ -168,7 +168,7 @@ class RequestStream:
             sequence += 1
         if effect.finish is not None:
             self._items.append(self._finish_item(effect, effect.finish, stage, sequence))
-        if len(self._items) > self._max_undelivered:
+        if len(self._items) > self._max_undelivered and not effect.request_finished:
             self._cancel(self)
             self._conclude(Outcome.FAILED, self.too_slow())
 
