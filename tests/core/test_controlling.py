@@ -310,7 +310,8 @@ class TestPausing:
         assert lines(world.wait(1.0)) == ["answer 1 control_timeout: a[0] control_timeout, b[0] control_timeout"]
         assert error(world).message == (
             "stage 'a' has not drained in time: replica 0 has 1 jobs, and requests that were admitted may still need it"
-            "; stage 'b' has not drained in time: replica 0 has 0 jobs, and requests that were admitted may still need it"
+            "; stage 'b' has not drained in time: replica 0 has 0 jobs, "
+            "and requests that were admitted may still need it"
         )
         assert state(world) is BarrierState.CLOSING
 
