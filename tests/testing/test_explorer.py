@@ -23,8 +23,9 @@ from podium.core.effects import (
     StartJob,
     StopJob,
 )
-from podium.core.events import Event, FinishReason, GateAction
+from podium.core.events import Event, FinishReason
 from podium.core.graph import EmptyPolicy, Graph
+from podium.core.operations import Pause, PauseMode
 from podium.core.orchestrator import Orchestrator
 from podium.core.records import SourceBuffer
 from podium.core.stage_pool import StagePool
@@ -32,11 +33,12 @@ from podium.core.statistics import Statistics
 from podium.runtime.journal import replay
 from podium.testing.explorer.actors import (
     Aborts,
+    AnswersCalls,
     Appends,
+    Controls,
     Fails,
     FailsToStop,
     LosesReplicas,
-    MovesGate,
     Repeats,
     ReplicasRejoin,
     SpeaksLate,
@@ -48,8 +50,9 @@ from podium.testing.explorer.actors import (
 from podium.testing.explorer.campaign import explore_all
 from podium.testing.explorer.outside import MakeCore, Option, State, Step, World
 from podium.testing.explorer.search import Exploration, Violation, describe, explore
+from podium.testing.explorer.shapes import ONE_AT_A_TIME, complete, stage, streaming
 from podium.testing.explorer.traces import tell, write_journal
-from podium.testing.explorer.worlds import DEEP_WORLDS, ONE_AT_A_TIME, WORLDS, complete, stage, streaming
+from podium.testing.explorer.worlds import DEEP_WORLDS, WORLDS
 
 MOST_STEPS = 12
 """A shortest way to a planted fault has no more steps, the joining of replicas aside."""
@@ -103,7 +106,8 @@ ODD = World(
         Repeats(stage="a"),
         Fails(rejects=True),
         LosesReplicas(stage="a", drains=True),
-        MovesGate(action=GateAction.HOLD),
+        Controls(operation=Pause(PauseMode.KEEP), stages=("a",), call=1),
+        AnswersCalls(),
         SpeaksLate(),
         Stops(),
     ),

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from podium.core.events import (
     AbortRequested,
     AckLevel,
+    CallReturned,
+    ControlRequested,
     Event,
     Finish,
     FinishReason,
-    GateAction,
-    GateMoved,
     InputAppended,
     InputRejected,
     JobOutput,
@@ -33,6 +33,7 @@ from podium.core.events import (
 )
 from podium.core.identity import JobKey, ReplicaKey
 from podium.core.lifecycle import ReplicaState
+from podium.core.operations import Operation
 from podium.errors import ErrorKind, ErrorRecord, Scope
 from podium.testing.explorer.canonical import Chunk
 from podium.testing.explorer.outside import State, Told
@@ -44,6 +45,7 @@ PARTIAL, LATE = -1, -2
 _FAILED = ErrorRecord(kind=ErrorKind.STAGE_FAILED, scope=Scope.REQUEST, message="the stage failed")
 _REJECTED = ErrorRecord(kind=ErrorKind.PROCESSOR_FAILED, scope=Scope.REQUEST, message="the processor raised")
 _STOP_FAILED = ErrorRecord(kind=ErrorKind.STOP_UNCONFIRMED, scope=Scope.REQUEST, message="the stop failed")
+_CALL_FAILED = ErrorRecord(kind=ErrorKind.STAGE_FAILED, scope=Scope.REPLICA, message="the call failed")
 _LOST = ErrorRecord(kind=ErrorKind.REPLICA_LOST, scope=Scope.REPLICA, message="the replica died")
 _STOPPED = ErrorRecord(kind=ErrorKind.ENGINE_STOPPED, scope=Scope.ENGINE, message="the engine is shut down")
 
@@ -301,16 +303,34 @@ class GoesAway:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MovesGate:
-    """An operator moves the gate of some stages, or of all."""
+class Controls:
+    """An operator wants something of the engine, at any time. `call` is the number of its first call."""
 
-    action: GateAction
-    stages: tuple[str, ...] = ()
+    operation: Operation
+    stages: tuple[str, ...]
+    call: int
+    timeout_s: float = 100.0
     times: int | None = 1
 
-    def options(self, _state: State, _used: int) -> Iterator[Event]:
-        """The move."""
-        yield GateMoved(self.action, self.stages)
+    def options(self, state: State, used: int) -> Iterator[Event]:
+        """The control call."""
+        yield ControlRequested(self.call + used, self.operation, self.stages, state.now + self.timeout_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswersCalls:
+    """Replicas answer what they are called for; with `fails` they answer with an error, and so often."""
+
+    fails: bool = False
+    stage: str | None = None
+    times: int | None = None
+
+    def options(self, state: State, _used: int) -> Iterator[Event]:
+        """An answer to each call that waits for one."""
+        for call in state.model.control.calls.values():
+            for number, sent in call.pending.items():
+                if self.stage is None or sent.replica.stage == self.stage:
+                    yield CallReturned(sent.replica, number, error=_CALL_FAILED if self.fails else None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,13 +13,16 @@ from typing import NamedTuple
 
 import msgspec
 
+from podium.core.barrier import Barrier
+from podium.core.control import ControlCall
 from podium.core.deadlines import Deadlines
 from podium.core.identity import JobKey, ReplicaKey
 from podium.core.records import Job, Request
-from podium.core.stage_pool import StagePool
+from podium.core.stage_pool import Entry, Replica, StagePool
 from podium.core.state import CoreState
 from podium.testing.explorer.insides import attributes_of, is_constant, reader_of
 from podium.testing.model import Model
+from podium.testing.model_control import ControlModel, ControlWatch
 from podium.testing.model_records import TicketModel
 
 DIGEST_BYTES = 16
@@ -49,9 +52,14 @@ IGNORED: Mapping[type, Mapping[str, str]] = {
         "now": "is what times are told relative to",
         "requests": _APART,
         "deadlines": _APART,
+        "replica_calls": "follows from what the control calls wait for",
         "_serial": _NEXT,
         "_attempt": _NEXT,
+        "_call": _NEXT,
     },
+    ControlCall: {"pending": _APART},
+    Barrier: {"blocker": _APART, "closed_at": _APART},
+    Replica: {"followers": _APART},
     StagePool: {"stage": _SAME, "_queue": _APART},
     Request: {
         "params": _SAME,
@@ -82,6 +90,13 @@ IGNORED: Mapping[type, Mapping[str, str]] = {
         "_may_end": _LAST_STEP,
         "_gave_up_now": _LAST_STEP,
     },
+    ControlWatch: {
+        "_stages": _SAME,
+        "_newest_call": _NEXT,
+        "_moves": _LAST_STEP,
+        "answered": _LAST_STEP,
+    },
+    ControlModel: {"pending": _APART},
     TicketModel: {
         "event": _APART,
         "finals": "follows from the outputs that the ticket asks for",
@@ -164,7 +179,8 @@ class _Writers(dict[type, "Writer | None"]):
 def _writer_of_objects(kind: type) -> Writer:
     ignored = frozenset(IGNORED.get(kind, ()))
     names = attributes_of(kind)
-    if not names:
+    is_value = is_constant(kind)
+    if not (names or is_value):
         return _writer_of_dictionary(kind.__name__, ignored)
     written = tuple(name for name in names if name not in ignored | TIMES)
     read = reader_of(kind, ignored | TIMES)
@@ -172,7 +188,7 @@ def _writer_of_objects(kind: type) -> Writer:
     plans = _Plans(kind, written)
 
     def write(thing: object, form: Form) -> None:
-        if form.is_known(thing):
+        if not is_value and form.is_known(thing):
             return
         tokens, now = form.tokens, form.now
         values = read(thing)
@@ -287,13 +303,52 @@ def _write_deadlines(thing: object, form: Form) -> None:
 
 
 def _write_stage_pool(thing: object, form: Form) -> None:
-    """The queue in the order in which it is served. Entries of jobs that are over are passed over there, as here."""
     assert isinstance(thing, StagePool)
     _PLAIN_STAGE_POOL(thing, form)
-    for entry in sorted(thing._queue, key=lambda entry: entry[:-1]):
-        if not entry[-1].is_over:
-            form.tokens.append(entry[0])
-            form.write(entry[-1])
+    _write_queue(thing._queue, form)
+
+
+def _write_queue(queue: list[Entry], form: Form) -> None:
+    """The queue in the order in which it is served. Entries of jobs that are over are passed over there, as here."""
+    waiting = [entry for entry in sorted(queue, key=lambda entry: entry[:-1]) if not entry[-1].is_over]
+    form.tokens.append(len(waiting))
+    for entry in waiting:
+        form.tokens.append(entry[0])
+        form.write(entry[-1])
+
+
+def _write_replica(thing: object, form: Form) -> None:
+    assert isinstance(thing, Replica)
+    is_new = id(thing) not in form.numbers
+    _PLAIN_REPLICA(thing, form)
+    if is_new:
+        _write_queue(thing.followers, form)
+
+
+def _write_barrier(thing: object, form: Form) -> None:
+    """When it was closed counts while it is. A blocker that is over is not asked any more, but looked for anew."""
+    assert isinstance(thing, Barrier)
+    _PLAIN_BARRIER(thing, form)
+    form.write_time(None if thing.is_open else thing.closed_at)
+    blocker = thing.blocker
+    form.write(None if blocker is None or blocker.is_over or blocker.request.is_over else blocker)
+
+
+def _write_control_call(thing: object, form: Form) -> None:
+    """The calls of replicas have numbers that are never used again; each replica has one at most."""
+    assert isinstance(thing, ControlCall)
+    is_new = id(thing) not in form.numbers
+    _PLAIN_CONTROL_CALL(thing, form)
+    if is_new:
+        _write_sequence(list(thing.pending.values()), form)
+
+
+def _write_control_model(thing: object, form: Form) -> None:
+    assert isinstance(thing, ControlModel)
+    _PLAIN_CONTROL_MODEL(thing, form)
+    for sent in sorted(thing.pending.values(), key=lambda sent: sent.replica):
+        form.tokens.append(sent.method)
+        form.write(sent.replica)
 
 
 def _write_request(thing: object, form: Form) -> None:
@@ -347,6 +402,10 @@ _PLAIN_CORE_STATE = _writer_of_objects(CoreState)
 _PLAIN_STAGE_POOL = _writer_of_objects(StagePool)
 _PLAIN_REQUEST = _writer_of_objects(Request)
 _PLAIN_JOB = _writer_of_objects(Job)
+_PLAIN_REPLICA = _writer_of_objects(Replica)
+_PLAIN_BARRIER = _writer_of_objects(Barrier)
+_PLAIN_CONTROL_CALL = _writer_of_objects(ControlCall)
+_PLAIN_CONTROL_MODEL = _writer_of_objects(ControlModel)
 _PLAIN_MODEL = _writer_of_objects(Model)
 _PLAIN_TICKET = _writer_of_objects(TicketModel)
 
@@ -363,6 +422,10 @@ _WRITERS = _Writers(
         CoreState: _write_core_state,
         Deadlines: _write_deadlines,
         StagePool: _write_stage_pool,
+        Replica: _write_replica,
+        Barrier: _write_barrier,
+        ControlCall: _write_control_call,
+        ControlModel: _write_control_model,
         Request: _write_request,
         Job: _write_job,
         Model: _write_model,

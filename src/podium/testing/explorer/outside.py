@@ -148,7 +148,7 @@ class State:
         self._note(event, effects)
         due = self.core.next_deadline()
         assert due is None or due > now, "something is overdue after a step"
-        is_something_awaited = self.model.tickets or self.model.jobs or self.model.calls
+        is_something_awaited = self.model.tickets or self.model.jobs or self.model.calls or self.model.control.calls
         assert due is not None or not is_something_awaited, "something is awaited without a limit"
 
     def digest(self) -> bytes:

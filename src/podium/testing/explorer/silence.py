@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from podium.core.effects import (
+    CallReplica,
     CloseReplica,
     Effect,
     EmitOutput,
@@ -17,6 +18,7 @@ from podium.core.effects import (
     RefuseRequest,
     ReleasePayloads,
     ReplyAbort,
+    ReplyControl,
     StartJob,
     StopJob,
 )
@@ -44,6 +46,9 @@ def check_silence(core: Core, model: Model, note: Callable[[Step], None]) -> Non
     assert ended == awaited, f"in silence the tickets {ended} ended, where {awaited} were open"
     answered = sorted(effect.call for effect in effects if isinstance(effect, ReplyAbort))
     assert answered == sorted(model.calls), f"in silence the aborts {answered} were answered, not {sorted(model.calls)}"
+    replied = sorted(effect.call for effect in effects if isinstance(effect, ReplyControl))
+    called = sorted(model.control.calls)
+    assert replied == called, f"in silence the control calls {replied} were answered, not {called}"
     statistics = core.statistics()
     assert statistics.is_idle, f"in silence something is left for ever: {statistics}"
     if model.payloads:
@@ -66,5 +71,7 @@ def _payloads_of(effect: Effect) -> Iterable[Payload]:
             return (*effect.payloads, effect.partial)
         case StartJob():
             return (effect.prompt, *(payload for one in effect.inputs for payload in one.payloads))
-        case EndInput() | StopJob() | EndRequest() | RefuseRequest() | ReplyAbort() | CloseReplica():
+        case ReplyControl():
+            return [record.value for record in effect.records]
+        case CallReplica() | EndInput() | StopJob() | EndRequest() | RefuseRequest() | ReplyAbort() | CloseReplica():
             return ()
