@@ -7,12 +7,24 @@ import pytest
 from podium.testing.simulation import run_seeds
 
 SEEDS = 4000
-BLOCKS = 16
+BLOCKS = 8
 """The seeds run in so many tests, for the sake of several processors."""
 HAPPENS = {
     "abort answered",
     "abort unconfirmed",
     "asked",
+    "begin done",
+    "call done",
+    "call failed",
+    "call hangs",
+    "commit done",
+    "pause abort done",
+    "pause keep done",
+    "pause wait done",
+    "resume done",
+    "roll back done",
+    "sleep done",
+    "wake up done",
     "close hangs",
     "died",
     "end aborted",
@@ -69,6 +81,13 @@ HAPPENS = {
     "ORCH-INV-207",
     "ORCH-INV-212",
     "ORCH-INV-213",
+    "ORCH-INV-230",
+    "ORCH-INV-231",
+    "ORCH-INV-232",
+    "ORCH-INV-233",
+    "ORCH-INV-234",
+    "ORCH-INV-235",
+    "ORCH-INV-236",
     "ORCH-INV-302",
 )
 @pytest.mark.case("B002", "B008", "B025", "B028", "B032", "B068", "B079", "B103")

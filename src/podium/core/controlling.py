@@ -163,6 +163,7 @@ def _go_on(state: CoreState, call: ControlCall) -> None:
             _begin_at(state, call, state.pools[stage])
         if call.pending:
             return
+        _conclude_weights(state, call)
         if call.failures():
             break
     _answer(state, call, error_of(call))
@@ -273,8 +274,7 @@ def _note_answer(state: CoreState, call: ControlCall, stage: str) -> None:
 
 
 def _end_step(state: CoreState, call: ControlCall) -> None:
-    if call.step in (Step.UPDATE, Step.ROLL_BACK):
-        _conclude_weights(state, call)
+    _conclude_weights(state, call)
     if call.failures():
         _answer(state, call, error_of(call))
     else:
@@ -452,6 +452,8 @@ def _commit(state: CoreState, stages: Iterable[str]) -> None:
 
 def _conclude_weights(state: CoreState, call: ControlCall) -> None:
     """Weights changed everywhere, or nobody knows what they are: over all stages of the call at once."""
+    if call.step not in (Step.UPDATE, Step.ROLL_BACK):
+        return
     has_failed = bool(call.failures())
     for stage in call.stages:
         fence = state.pools[stage].fence

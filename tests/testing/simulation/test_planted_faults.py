@@ -9,7 +9,17 @@ from typing import TypeAlias
 import msgspec
 import pytest
 
-from podium.core.effects import Effect, EmitOutput, EndInput, EndRequest, FeedJob, ReplyAbort, StartJob, StopJob
+from podium.core.effects import (
+    Effect,
+    EmitOutput,
+    EndInput,
+    EndRequest,
+    FeedJob,
+    ReplyAbort,
+    ReplyControl,
+    StartJob,
+    StopJob,
+)
 from podium.core.events import Event, StageProduced, StageStopped
 from podium.core.orchestrator import Orchestrator
 from podium.runtime.async_omni_engine import AsyncOmniEngine
@@ -138,9 +148,14 @@ PLANTED = {
     "the core starts a job twice": (in_core(third(StartJob, lambda one: (one, one))), "a second start"),
     "the core forgets the end of an input": (in_core(third(EndInput, lambda _: ())), "failed for no reason"),
     "the core forgets to stop a job": (in_core(third(StopJob, lambda _: ())), "worked on after its request had ended"),
-    "the core forgets every stop": (in_core(without_stops), "not confirmed, for no reason"),
+    "the core forgets every stop": (in_core(without_stops), "was given up for no reason"),
     "the core does not answer an abort": (in_core(third(ReplyAbort, lambda _: ())), "no answer to abort"),
-    "a stop is never heard of": (before_core(lambda event: not isinstance(event, StageStopped)), ""),
+    "the core does not answer a control call": (
+        in_core(third(ReplyControl, lambda _: ())),
+        "no answer to control call",
+    ),
+    "the core answers a control call twice": (in_core(third(ReplyControl, lambda one: (one, one))), "a second answer"),
+    "a stop is never heard of": (before_core(lambda event: not isinstance(event, StageStopped)), "was given up"),
     "a chunk is never heard of": (before_core(lambda event: not isinstance(event, StageProduced)), ""),
     "a stream is leaked": (leak_stream, "streams are still known"),
     "a call is leaked": (leak_call, "calls are still open"),

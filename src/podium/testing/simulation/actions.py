@@ -13,23 +13,15 @@ from typing import NamedTuple, TypeAlias
 
 from podium.core.effects import AbortStatus
 from podium.errors import EngineStoppedError, ErrorKind, StopUnconfirmedError, WaitTimeoutError
-from podium.runtime.async_omni_engine import ANSWER_GRACE_S, AsyncOmniEngine
-from podium.testing.simulation.stages import SimulatedBackend
-from podium.testing.simulation.surroundings import Surroundings
+from podium.runtime.async_omni_engine import ANSWER_GRACE_S
+from podium.testing.simulation import control_actions
+from podium.testing.simulation.scene import Scene
 from podium.testing.simulation.truth import EPSILON_S, AbortTruth
 from podium.testing.simulation.weather import Weather
 
 SHUTDOWN_S = 30.0
 BRIEF_S = 1.0
 """Less than a stop takes where nothing goes wrong with it."""
-
-
-class Scene(NamedTuple):
-    """What an action can reach."""
-
-    engine: AsyncOmniEngine
-    around: Surroundings
-    backends: list[SimulatedBackend]
 
 
 Perform: TypeAlias = Callable[[Scene, Random], Awaitable[None]]
@@ -117,6 +109,10 @@ async def shut_down(scene: Scene, draw: Random) -> None:
 ACTIONS = (
     ActionKind("abort", 12, abort),
     ActionKind("ask", 3, ask),
+    ActionKind("pause", 3, control_actions.pause),
+    ActionKind("sleep", 2, control_actions.sleep),
+    ActionKind("update", 2, control_actions.update),
+    ActionKind("call", 2, control_actions.call),
     ActionKind("kill", 2, kill),
     ActionKind("shut down", 1, shut_down),
 )

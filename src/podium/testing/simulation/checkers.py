@@ -6,8 +6,10 @@ A new promise is one function and one entry in `CHECKS`. They read the Truth and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import NamedTuple, TypeAlias
 
+from podium.core.admission import EngineLimits
 from podium.core.effects import Outcome
 from podium.core.events import FinishReason
 from podium.core.graph import EdgeMode, Graph
@@ -20,6 +22,7 @@ from podium.testing.simulation.weather import Weather
 
 USABLE = (FinishReason.STOP, FinishReason.LENGTH)
 MOST_PIECES = 40
+HOLD_S = EngineLimits().hold_timeout_s
 
 
 class World(NamedTuple):
@@ -56,6 +59,8 @@ def check_order(world: World) -> Iterator[str]:
     for use in world.truth.uses:
         if [item.sequence for item in use.items] != list(range(len(use.items))):
             yield f"{use} got the numbers {[item.sequence for item in use.items]}"
+        if any(item.weights_version not in world.truth.versions for item in use.items):
+            yield f"{use} got something of weights that nobody knows"
         if any(item.request_id != use.request_id for item in use.items):
             yield f"{use} got items of another request"
         marks = [number for number, item in enumerate(use.items) if item.request_finished]
@@ -119,7 +124,9 @@ def _check_partial(
             yield f"{use} was handed {handed}; the stage made {[job.pieces for job in jobs]}"
         return
     weather = world.weather
-    could_ask = not (weather.can_stall or weather.fail or weather.die or weather.stop_fail or world.truth.died)
+    could_ask = not world.truth.is_controlled and not (
+        weather.can_stall or weather.fail or weather.die or weather.stop_fail or world.truth.died
+    )
     made = [job for job in jobs if job.pieces and job.pieces != got]
     is_own_end = any(job.finish is not None for job in world.truth.jobs.values() if job.use == use.number)
     if could_ask and made and not is_own_end and not weather.process and not weather.refuse and not weather.full:
@@ -179,7 +186,7 @@ def check_causes(world: World) -> Iterator[str]:
 
 
 def _may_be_aborted(world: World, use: Use) -> bool:
-    if any(use.request_id in call.ids for call in world.truth.aborts):
+    if world.truth.aborted_by_pause or any(use.request_id in call.ids for call in world.truth.aborts):
         return True
     return any(job.use == use.number and job.finish is FinishReason.ABORT for job in world.truth.jobs.values())
 
@@ -235,7 +242,9 @@ def _bound_s(world: World, use: Use) -> float:
         limits = world.graph.stages[name].limits
         stops_s += limits.stop_timeout_s
         waits_s = limits.queue_timeout_s + limits.dispatch_timeout_s + limits.first_output_timeout_s
-        attempts_s += 2 * (waits_s + MOST_PIECES * limits.chunk_timeout_s)
+        attempts_s += 2 * (HOLD_S if world.truth.is_controlled else 0.0) + 2 * (
+            waits_s + MOST_PIECES * limits.chunk_timeout_s
+        )
     return (attempts_s if use.deadline_s is None else min(attempts_s, use.deadline_s)) + stops_s
 
 
@@ -244,8 +253,10 @@ def check_stops(world: World) -> Iterator[str]:
     truth, ledger = world.truth, world.ledger
     for job in truth.jobs.values():
         ended_at = ledger.ended_at.get(truth.uses[job.use].ticket)
-        is_gone = job.replica in truth.died or job.replica in ledger.closed
-        if ended_at is None or is_gone or not job.is_at_work:
+        if ended_at is None or not job.was_taken:
+            continue
+        gone_at = min(job.over_at, truth.died.get(job.replica, inf), ledger.closed.get(job.replica, inf))
+        if gone_at <= ended_at + world.weather.delay_s + EPSILON_S:
             continue
         if truth.stopped_at is not None and ended_at + world.weather.delay_s >= truth.stopped_at - EPSILON_S:
             continue  # its replica was closed instead
@@ -253,7 +264,15 @@ def check_stops(world: World) -> Iterator[str]:
             yield f"{job} worked on after its request had ended at {ended_at:g} s, until {job.stop_told_at}"
 
 
+def check_losses(world: World) -> Iterator[str]:
+    """No replica is given up that is well, and confirms its stops."""
+    for replica, error in world.ledger.given_up.items():
+        if replica not in world.truth.died and not world.weather.can_delay_stops:
+            yield f"{replica} was given up for no reason: {error.message}"
+
+
 CHECKS: tuple[Check, ...] = (
+    check_losses,
     check_stops,
     check_ends,
     check_order,

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from podium.core.effects import (
+    CallReplica,
     CloseReplica,
     Effect,
     EmitOutput,
@@ -18,13 +19,15 @@ from podium.core.effects import (
     RefuseRequest,
     ReleasePayloads,
     ReplyAbort,
+    ReplyControl,
     StartJob,
     StopJob,
 )
-from podium.core.events import AbortRequested, Event, RequestSubmitted
+from podium.core.events import AbortRequested, ControlRequested, Event, RequestSubmitted
 from podium.core.graph import Graph
 from podium.core.identity import JobKey, Payload, ReplicaKey
 from podium.core.orchestrator import Orchestrator
+from podium.errors import ErrorRecord
 
 EPSILON_S = 1e-6
 """What the rounding of times may come to."""
@@ -43,9 +46,12 @@ class Ledger:
         self.submitted_at: dict[int, float] = {}
         self.ended_at: dict[int, float] = {}
         self.started: dict[JobKey, StartJob] = {}
-        self.closed: set[ReplicaKey] = set()
+        self.closed: dict[ReplicaKey, float] = {}
+        self.given_up: dict[ReplicaKey, ErrorRecord] = {}
         self.aborts: dict[int, AbortRequested] = {}
         self.answered: set[int] = set()
+        self.controls: dict[int, ControlRequested] = {}
+        self.controls_answered: set[int] = set()
         self._sequences: Counter[int] = Counter()
         self._fed: Counter[tuple[JobKey, str]] = Counter()
         self._closed_inputs: set[tuple[JobKey, str]] = set()
@@ -76,12 +82,14 @@ class Ledger:
                     self._tickets[event.prompt] = event.ticket
                 case AbortRequested():
                     self.aborts[event.call] = event
+                case ControlRequested():
+                    self.controls[event.call] = event
                 case _:
                     pass
         for effect in effects:
             self._enter(effect)
 
-    def _enter(self, effect: Effect) -> None:
+    def _enter(self, effect: Effect) -> None:  # noqa: C901 - one row for each effect
         match effect:
             case EmitOutput():
                 self._emit(effect)
@@ -97,9 +105,15 @@ class Ledger:
                 self._end(effect)
             case ReplyAbort():
                 self._answer(effect)
+            case ReplyControl():
+                self._answer_control(effect)
+            case CallReplica():
+                self._expect(effect.replica not in self.closed, "a call of a closed replica", effect)
             case CloseReplica():
                 self._expect(effect.replica not in self.closed, "a second close", effect)
-                self.closed.add(effect.replica)
+                self.closed[effect.replica] = self._now
+                if effect.error is not None:
+                    self.given_up[effect.replica] = effect.error
             case ReleasePayloads():
                 pass  # see payload_account
 
@@ -158,6 +172,19 @@ class Ledger:
         is_fitting = asked == answered[: len(asked)] and (asked == answered or call.request_ids is None or call.groups)
         self._expect(bool(is_fitting), f"an answer for other ids than {asked}", effect)
 
+    def _answer_control(self, effect: ReplyControl) -> None:
+        call = self.controls.get(effect.call)
+        self._expect(effect.call not in self.controls_answered, "a second answer", effect)
+        self._expect(call is not None, "an answer to nothing", effect)
+        self.controls_answered.add(effect.call)
+        if call is not None:
+            self._expect(self._now <= call.deadline + self._lateness_s, "an answer that is late", effect)
+            of = [(record.stage, record.replica) for record in effect.records]
+            self._expect(len(set(of)) == len(of), "two records of one replica", effect)
+            self._expect({stage for stage, _ in of} <= set(call.stages), "a record of another stage", effect)
+            is_good = all(record.ok for record in effect.records)
+            self._expect(is_good or effect.error is not None, "a failure that is told as success", effect)
+
     def _expect(self, is_so: bool, otherwise: str, effect: Effect) -> None:  # noqa: FBT001 - reads as a sentence
         if not is_so:
             self.violations.append(f"{otherwise}: {effect}")
@@ -169,6 +196,8 @@ class Ledger:
                 self.violations.append(f"no terminal for ticket {ticket}, '{event.request_id}'")
         for call in self.aborts.keys() - self.answered:
             self.violations.append(f"no answer to abort {call}")
+        for call in self.controls.keys() - self.controls_answered:
+            self.violations.append(f"no answer to control call {call}")
 
 
 def planned(graph: Graph, finals: Iterable[str]) -> frozenset[str]:

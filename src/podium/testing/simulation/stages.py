@@ -6,7 +6,7 @@ Both tell the Truth what they were given and what they made. They know nothing o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from random import Random
 from typing import ClassVar, NamedTuple
@@ -59,6 +59,7 @@ class Run:
         self.steps = steps
         self.input_open = input_open
         self.is_parked = False
+        self.is_frozen = False
 
 
 class SimulatedBackend(FakeBackend):
@@ -75,6 +76,15 @@ class SimulatedBackend(FakeBackend):
         self._timers: list[asyncio.TimerHandle] = []
         self._held: list[BackendOutput] = []
         self._last_words: BaseException | None = None
+
+    def may_start(self) -> bool:
+        """Whether nobody told it to stand still; of a dead one that is nobody's concern."""
+        return self._death is not None or (self._pausing is None and not self.asleep)
+
+    @property
+    def stage_name(self) -> str:
+        """The stage that it serves."""
+        return self._of.name
 
     async def load(self) -> None:
         """Take some time, and sometimes fail."""
@@ -93,7 +103,7 @@ class SimulatedBackend(FakeBackend):
         truth = self._truth.jobs[task.job]
         truth.taken += task.inputs
         truth.is_whole = not task.input_open
-        truth.is_at_work = True
+        truth.was_taken = True
         truth.pieces = self._jobs[task.job].generated
         limit = self._of.limits.max_inflight
         self._truth.expect(len(self._jobs) <= limit, f"{self._replica} has {len(self._jobs)} jobs, over {limit}")
@@ -155,6 +165,43 @@ class SimulatedBackend(FakeBackend):
         batch, self._held = self._held[:count], self._held[count:]
         return batch
 
+    def finish(self, job: JobKey, reason: FinishReason = FinishReason.STOP, *payloads: Payload) -> None:
+        """Finish a job, of its own or because of a pause."""
+        if job in self._runs and not (self._jobs[job].has_ended or self._jobs[job].is_stopping):
+            self._runs[job].truth.finish = reason
+            self._runs[job].truth.over_at = asyncio.get_running_loop().time()
+            self._truth.see(f"finish {reason}", job)
+        super().finish(job, reason, *payloads)
+
+    async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
+        """Fail, or hang, before or after it did what it is for. Jobs that stood still go on with the end of a pause.
+
+        What calls do is done in the order in which they came.
+        """
+        if self._chance(self._around.weather.call_fail):
+            self._fail_call(method)
+        if self._chance(self._around.weather.call_hang):
+            await self._hang_call(method)
+        value = await super().call(method, arguments)
+        self._truth.trace.note(f"called {self._replica} {method}")
+        if method == "resume":
+            for job, run in self._runs.items():
+                if run.is_frozen and job in self._jobs:
+                    run.is_frozen = False
+                    self._go_on(job)
+        await asyncio.sleep(self._draw.choice(PAUSES_S))
+        if self._chance(self._around.weather.call_fail):
+            self._fail_call(method)
+        return value
+
+    def _fail_call(self, method: str) -> None:
+        self._truth.see("call failed", (self._replica, method))
+        raise RuntimeError("the seed says so")
+
+    async def _hang_call(self, method: str) -> None:
+        self._truth.see("call hangs", (self._replica, method))
+        await asyncio.sleep(5000.0)
+
     async def close(self) -> None:
         """Be gone; sometimes only when nobody waits for it any more."""
         for timer in self._timers:
@@ -169,7 +216,7 @@ class SimulatedBackend(FakeBackend):
         if self._death is not None:
             return
         self._truth.see("died", self._replica)
-        self._truth.died.add(self._replica)
+        self._truth.died[self._replica] = asyncio.get_running_loop().time()
         self._truth.causes_for_all |= {ErrorKind.REPLICA_LOST, ErrorKind.STAGE_UNAVAILABLE}
         self._last_words = self._draw.choice((None, None, OSError("the seed says so"), asyncio.CancelledError()))
         self.die("the seed says so")
@@ -224,6 +271,9 @@ class SimulatedBackend(FakeBackend):
         run = self._runs[job]
         if job not in self._jobs or self._jobs[job].is_stopping:
             return
+        if self._jobs[job].is_held:
+            run.is_frozen = True
+            return
         step = run.steps[0]
         if step.doing is Doing.AWAIT_INPUT and run.input_open:
             run.is_parked = True
@@ -244,7 +294,7 @@ class SimulatedBackend(FakeBackend):
             case Doing.FAIL:
                 self._truth.see("job failed", job)
                 self._truth.blame(job, ErrorKind.STAGE_FAILED)
-                run.truth.is_at_work = False
+                run.truth.over_at = asyncio.get_running_loop().time()
                 run.steps.clear()
                 self.fail(job)
             case Doing.HANG:
@@ -262,9 +312,6 @@ class SimulatedBackend(FakeBackend):
         is_empty = not pieces and not run.truth.pieces
         if step.reason is FinishReason.ERROR or (is_empty and self._of.on_empty is EmptyPolicy.ERROR):
             self._truth.blame(run.truth.key, ErrorKind.STAGE_FAILED)
-        self._truth.see(f"finish {step.reason}", run.truth.key)
-        run.truth.finish = step.reason
-        run.truth.is_at_work = False
         self.finish(run.truth.key, step.reason, *pieces)
 
     def _pieces(self, run: Run, count: int) -> list[str]:
@@ -324,6 +371,7 @@ class SimulatedProcessor:
         """Begin the input of a job."""
         around = self._options.around
         truth = around.truth.open(job, prompt, self._options.replica)
+        around.truth.expect(self._options.may_start(), f"{job} was started at {truth.replica}, which is paused")
         stream = SimulatedStream(truth, around, self._draw)
         around.truth.streams.add(stream)
         stream.trouble()
@@ -335,6 +383,7 @@ class ProcessorOptions(NamedTuple):
 
     replica: ReplicaKey
     around: Surroundings
+    may_start: Callable[[], bool]
 
 
 class SimulatedStream:

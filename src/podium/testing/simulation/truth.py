@@ -7,6 +7,7 @@ given twice, or given to somebody else is known by it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from math import inf
 from weakref import WeakSet
 
 from podium.core.effects import Outcome
@@ -38,8 +39,10 @@ class JobTruth:
         self.pieces: list[Payload] = []
         """What it made."""
         self.finish: FinishReason | None = None
-        self.is_at_work = False
-        """Whether its backend took it, and it has not ended by itself."""
+        self.was_taken = False
+        """Whether its backend took it."""
+        self.over_at = inf
+        """When it ended by itself."""
         self.stop_told_at: float | None = None
 
     def __repr__(self) -> str:
@@ -93,7 +96,8 @@ class Truth:
         self.jobs: dict[JobKey, JobTruth] = {}
         self._uses_of_jobs: dict[JobKey, int] = {}
         self.aborts: list[AbortTruth] = []
-        self.died: set[ReplicaKey] = set()
+        self.died: dict[ReplicaKey, float] = {}
+        """When each replica died that did."""
         self.rejected: set[JobKey] = set()
         """Jobs whose input has a hole, because an outbox was full."""
         self.streams: WeakSet[object] = WeakSet()
@@ -102,6 +106,11 @@ class Truth:
         """For each use, the errors that something gave a reason for."""
         self.causes_for_all: set[ErrorKind] = set()
         self.stopped_at: float | None = None
+        self.is_controlled = False
+        """Whether anybody paused a stage, put it to sleep, or changed its weights."""
+        self.aborted_by_pause = False
+        self.versions = {0}
+        """The versions of weights that anybody named."""
         self.seen: Counter[str] = Counter()
         self.violations: list[str] = []
 

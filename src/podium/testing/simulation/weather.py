@@ -19,7 +19,8 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     `full` outboxes. Stages: `hang`, `slow`, `die`, `fail`, `odd_end` (abort, error), `early_end` (before the input has
     ended), `refuse` input, failing (`stop_fail`) and hanging (`stop_hang`) stops, `shuffle` and repeat outputs,
     `close_hang`. Processors: `process`. Callers: `leave`, `deadline`, `abort` at the same moment with `storm`. `tight`
-    limits are of tenths of seconds and of few jobs. `polled` clients are asked for events at intervals.
+    limits are of tenths of seconds and of few jobs. `polled` clients are asked for events at intervals. Control calls
+    fail (`call_fail`) and hang (`call_hang`).
     """
 
     tight: bool
@@ -45,6 +46,8 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     leave: float
     deadline: float
     load_fail: float
+    call_fail: float
+    call_hang: float
 
     @property
     def can_stall(self) -> bool:
@@ -87,6 +90,8 @@ def draw_weather(draw: Random) -> Weather:
         leave=some(0.5, 0.2, 0.5),
         deadline=some(0.3, 0.2, 0.6),
         load_fail=some(0.05, 0.3),
+        call_fail=some(0.3, 0.1, 0.4),
+        call_hang=some(0.15, 0.1, 0.4),
     )
 
 

@@ -21,12 +21,14 @@ from podium.ports.stage_client import StageClient
 from podium.runtime.async_omni_engine import AsyncOmniEngine
 from podium.runtime.parts import EngineParts, StageParts
 from podium.testing.simulation import checkers
-from podium.testing.simulation.actions import Action, Scene, draw_actions, shut_down
+from podium.testing.simulation.actions import Action, draw_actions, shut_down
 from podium.testing.simulation.callers import Caller, draw_uses
+from podium.testing.simulation.control_actions import repair
 from podium.testing.simulation.ledger import Ledger
 from podium.testing.simulation.network import UnreliableClient
 from podium.testing.simulation.payload_account import PayloadAccount
 from podium.testing.simulation.pipelines import draw_stages
+from podium.testing.simulation.scene import Scene
 from podium.testing.simulation.stages import (
     ProcessorOptions,
     ReportingBackend,
@@ -114,7 +116,7 @@ class World:
         client = in_process_client(
             replica,
             lambda: backend,
-            lambda: SimulatedProcessor(ProcessorOptions(replica, self.around)),
+            lambda: SimulatedProcessor(ProcessorOptions(replica, self.around, backend.may_start)),
             self._modalities(stage),
             Placement.LOOP,
         )
@@ -137,6 +139,9 @@ class World:
             for number, action in enumerate(self._actions):
                 group.create_task(self._guard(self._act(number, action)))
         if self._is_serving:
+            self.around.calm_down()
+            if self.truth.is_controlled:
+                self.truth.expect(await repair(self.scene, self._draw), "what was closed cannot be opened again")
             self._check_rest(await self._wait_rest())
             await self._try_once_more()
         await shut_down(self.scene, self._draw)
@@ -215,13 +220,12 @@ class World:
 
     async def _try_once_more(self) -> None:
         """In good weather, what is still ready works."""
-        self.around.calm_down()
         figures = await self.engine.statistics()
         self.truth.expect(figures.streams == 0, f"{figures.streams} streams are still known")
         self.truth.expect(figures.open_calls == 0, f"{figures.open_calls} calls are still open")
         health = await self.engine.check_health()
         self.truth.expect(health.is_live, f"it is not live: {health.reason}")
-        if not health.is_ready or self.truth.died - self.ledger.closed:
+        if not health.is_ready or self.truth.died.keys() - self.ledger.closed.keys():
             return
         self.truth.see("worked on")
         use = Use(len(self.truth.uses), "once more")
