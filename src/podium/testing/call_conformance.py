@@ -92,7 +92,8 @@ class CallConformance(TransportSetup):
             numbers = [event.call for event in rig.log.events if isinstance(event, CallReturned)]
             assert numbers == [2, 1]
 
-        self.run(test, list_loras=CallScript(turns=200))
+        hanging, releasing = CallScript(then=Answer.HANG), CallScript(then=Answer.RELEASE)
+        self.run(test, list_loras=hanging, collective_rpc=releasing)
 
     @pytest.mark.rule("ORCH-INV-230", "ORCH-INV-204")
     def test_a_full_outbox_takes_calls(self) -> None:

@@ -228,7 +228,9 @@ class FakeBackend:
         releases = self._releases
         while script.then is Answer.HANG and self._releases == releases and self._death is None:
             await self._wait_change()
-        if script.then is Answer.DIE:
+        if script.then is Answer.RELEASE:
+            self.release_calls()
+        elif script.then is Answer.DIE:
             self._die("the script says so")
         if self._death is not None:
             raise BackendDead(self._death)

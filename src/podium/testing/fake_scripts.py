@@ -80,7 +80,10 @@ class Answer(StrEnum):
     """As it does without a script: see `FakeBackend.call`."""
 
     HANG = "hang"
-    """Not, until `release_calls`; then it returns."""
+    """Not, until `release_calls`, or a call that releases; then it returns."""
+
+    RELEASE = "release"
+    """As without a script; and lets every call return that hangs."""
 
     FAIL = "fail"
     """With RuntimeError."""
