@@ -10,6 +10,7 @@ from podium import bootstrap
 from podium.backends.function import FunctionBackend
 from podium.core.graph import Modality, Stage, StageKind
 from podium.errors import ConfigurationError
+from podium.ports.input_processor import BundleProcessor
 from podium.processors.prompt import PromptProcessor
 from podium.runtime.config import PipelineConfig, StageConfig
 
@@ -159,3 +160,9 @@ def test_shipped_pipelines_are_listed(tmp_path: Path, monkeypatch: pytest.Monkey
             install="pip install it",
         )
     ]
+
+
+def test_a_bundle_processor_is_one_by_its_base() -> None:
+    assert issubclass(bootstrap.resolve_processor("bundle"), BundleProcessor)
+    with pytest.raises(ConfigurationError, match="it is not a class"):
+        bootstrap.resolve_processor("json:loads")

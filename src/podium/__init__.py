@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from podium.core.graph import Modality
     from podium.payloads import Audio, Image, Text
     from podium.prompts import Continuation, TokenPrompt
-    from podium.runtime.outputs import AbortReport, OmniOutput, OmniResult
+    from podium.runtime.outputs import AbortReport, OmniOutput, OmniResult, SampleResult
 
 compiled.install()
 
@@ -34,6 +34,7 @@ _HOMES = {
     "OmniEngine": "podium.bootstrap",
     "OmniOutput": "podium.runtime.outputs",
     "OmniResult": "podium.runtime.outputs",
+    "SampleResult": "podium.runtime.outputs",
     "Text": "podium.payloads",
     "TokenPrompt": "podium.prompts",
 }
@@ -49,6 +50,7 @@ __all__ = [
     "OmniEngine",
     "OmniOutput",
     "OmniResult",
+    "SampleResult",
     "Text",
     "TokenPrompt",
 ]

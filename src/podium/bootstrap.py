@@ -14,7 +14,7 @@ from podium.core.graph import Modality
 from podium.core.identity import Payload, ReplicaKey
 from podium.errors import ConfigurationError, Fault
 from podium.options import import_callable, import_object
-from podium.ports.input_processor import InputProcessor
+from podium.ports.input_processor import BundleProcessor, InputProcessor, Processor
 from podium.ports.stage_backend import Capabilities, Placement, StageBackend
 from podium.ports.stage_client import StageClient
 from podium.runtime import async_omni_engine, omni_engine, pipeline_file
@@ -29,6 +29,7 @@ BACKENDS: Mapping[str, str] = {
     "vllm": "podium.backends.vllm:VllmBackend",
 }
 PROCESSORS: Mapping[str, str] = {
+    "bundle": "podium.processors.bundle:WholeBundleProcessor",
     "complete": "podium.processors.complete:CompleteProcessor",
     "function": "podium.processors.function:FunctionProcessor",
     "passthrough": "podium.processors.passthrough:PassthroughProcessor",
@@ -68,7 +69,7 @@ class Catalog:
         """The backend's class. Raises ConfigurationError when there is none, or what is there is no backend."""
         return resolve_backend(name)
 
-    def resolve_processor(self, name: str) -> type[InputProcessor]:
+    def resolve_processor(self, name: str) -> type[Processor]:
         """The processor's class. Raises ConfigurationError when there is none, or what is there is no processor."""
         return resolve_processor(name)
 
@@ -125,18 +126,29 @@ def resolve_backend(name: str) -> type[StageBackend]:
     return found
 
 
-def resolve_processor(name: str) -> type[InputProcessor]:
+def resolve_processor(name: str) -> type[Processor]:
     """The class of an input processor, by short name or as `package.module:Class`. Raises ConfigurationError."""
-    return cast("type[InputProcessor]", _resolve("processor", name, PROCESSORS, InputProcessor))
+    found = _find_class("processor", name, PROCESSORS, InputProcessor)
+    if issubclass(found, BundleProcessor):
+        return found
+    return cast("type[InputProcessor]", _check_port("processor", name, found, InputProcessor))
 
 
 def _resolve(kind: str, name: str, known: Mapping[str, str], port: type) -> type:
     """The class that `name` stands for, which must have everything that `port` asks for."""
+    return _check_port(kind, name, _find_class(kind, name, known, port), port)
+
+
+def _find_class(kind: str, name: str, known: Mapping[str, str], port: type) -> type:
     if ":" not in name and name not in known:
         raise ConfigurationError(name, [Fault(kind, f"unknown {kind} '{name}'", _name_remedy(name, known))])
     found = import_object(known.get(name, name), kind)
     if not isinstance(found, type):
         raise _unusable(kind, name, "it is not a class", f"name a class that implements podium.ports.{port.__name__}")
+    return found
+
+
+def _check_port(kind: str, name: str, found: type, port: type) -> type:
     lacking = sorted(_members(port) - set(dir(found)))
     if lacking:
         raise _unusable(kind, name, f"it lacks {', '.join(lacking)}", f"implement all of {port.__name__}")
@@ -238,6 +250,7 @@ def assemble(config: PipelineConfig) -> EngineParts:
         stages={stage.name: _stage_parts(stage, produces) for stage in config.stages},
         default_params=config.default_params,
         limits=config.limits,
+        companions=None if config.companions is None else import_callable(config.companions, "companions"),
     )
 
 

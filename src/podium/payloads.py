@@ -6,7 +6,7 @@ nothing of requests or stages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -44,6 +44,15 @@ class SegmentEnd(msgspec.Struct, frozen=True):
     It travels in order like any payload: consumers may act on it, and callers get an item with `segment_finished`. It
     says nothing about the end of a stage, or of the request.
     """
+
+
+class Bundle(msgspec.Struct, frozen=True, eq=False):
+    """What a request (`main`) and each of its companions made, by role and then by source, joined to wholes.
+
+    The roles are in their order, `main` first. A source that made nothing has None.
+    """
+
+    parts: Mapping[str, Mapping[str, object]]
 
 
 def join(pieces: Sequence[object]) -> object:

@@ -46,11 +46,13 @@ class FakeEngine:
         self.failures: dict[str, Exception] = {}
         self.answers: list[tuple[bool, object]] = [(True, None)]
         self.loras: set[int] = set()
+        self.seeds: list[int | None] = []
 
     def make_request(
         self, name: str, inputs: Sequence[object], params: VllmParams, adapter: Adapter | None
     ) -> SimpleNamespace:
         plan = inputs[0]
+        self.seeds.append(params.seed)
         if not isinstance(plan, Plan):
             raise ValueError(f"cannot tokenize {plan!r}")  # noqa: TRY004 - as vLLM does
         if plan.answer == ():

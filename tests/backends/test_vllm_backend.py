@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Sequence
 
+import msgspec
 import pytest
 
 from podium.backends.vllm import VllmBackend, VllmOptions, VllmParams
@@ -372,3 +373,14 @@ async def test_close_shuts_the_engine_down_once(monkeypatch: pytest.MonkeyPatch)
     await asyncio.gather(backend.close(), backend.close())
     assert engine.is_shut_down
     assert repr(backend) == "<VllmBackend thinker dead jobs=0 ready=0>"
+
+
+@pytest.mark.rule("ORCH-INV-114")
+async def test_each_sample_has_a_seed_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, engine = await loaded(monkeypatch)
+    for number, sibling in enumerate(["main", "0", "1", "1.negative"]):
+        job = JobKey("r1", "thinker", sibling, number)
+        backend.submit(msgspec.structs.replace(task(job, Plan(("a",))), params=VllmParams(seed=7)))
+    backend.submit(msgspec.structs.replace(task(JobKey("r2", "thinker", "1", 9), Plan(("a",))), params=VllmParams()))
+    assert engine.seeds == [7, 7, 8, 8, None]
+    await backend.close()

@@ -128,6 +128,7 @@ class FakeEngine:
         deadline_s: float | None,
         priority: int,
         request_id: str | None,
+        n: int,
     ) -> FakeStream:
         self.calls.append(
             {
@@ -137,6 +138,7 @@ class FakeEngine:
                 "deadline_s": deadline_s,
                 "priority": priority,
                 "request_id": request_id,
+                "n": n,
             }
         )
         return FakeStream(request_id or "generated-1", self)

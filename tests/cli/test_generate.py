@@ -31,6 +31,7 @@ from podium.errors import (
     StopUnconfirmedError,
 )
 from podium.payloads import Text
+from podium.runtime.outputs import OmniOutput
 from tests.cli.fake_engine import RATE, FakeEngine, finish, speech, text
 
 Run = Callable[..., Invocation]
@@ -157,6 +158,7 @@ def test_everything_that_was_typed_reaches_the_engine(run: Run, tmp_path: Path) 
             "deadline_s": 2.5,
             "priority": -1,
             "request_id": "mine",
+            "n": 1,
         }
     ]
 
@@ -397,3 +399,43 @@ def test_a_reader_that_went_away_ends_the_run(run: Run, monkeypatch: pytest.Monk
 
     assert result.exit_code == 1
     assert not engine.is_open
+
+
+def sample(output: OmniOutput, index: int) -> OmniOutput:
+    return msgspec.structs.replace(output, index=index)
+
+
+@pytest.mark.rule("ORCH-INV-114")
+def test_each_sample_is_saved_and_the_first_is_shown(run: Run, tmp_path: Path) -> None:
+    engine = FakeEngine(
+        sample(text("One"), 1), text("Zero"), speech(0.5), sample(speech(1.0), 1), sample(finish("thinker"), 1),
+        finish("thinker"), finish("speaker"), sample(finish("speaker"), 1),
+    )  # fmt: skip
+    result = run(engine, "hi", "--n", "2")
+
+    assert result.exit_code == 0
+    assert engine.calls[0]["n"] == 2
+    assert result.stdout == "Zero\n"
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert files == {"text-0.txt", "text-1.txt", "speech-0.wav", "speech-1.wav"}
+    assert (tmp_path / "out" / "text-1.txt").read_text(encoding="utf-8") == "One"
+    assert "text-1.txt" in result.stderr
+
+
+def test_json_has_every_sample(run: Run, tmp_path: Path) -> None:
+    engine = FakeEngine(text("Zero"), sample(text("One"), 1), finish("thinker"), sample(finish("thinker"), 1))
+    document = json.loads(run(engine, "hi", "--n", "2", "--json").stdout)
+
+    assert document["text"] == "Zero"
+    assert [one["text"] for one in document["samples"]] == ["Zero", "One"]
+    assert document["samples"][1]["files"] == {"text": f"{tmp_path}/out/text-1.txt"}
+    assert document["samples"][1]["finish_reasons"] == {"text": "stop"}
+
+
+def test_a_number_of_samples_that_makes_no_sense(run: Run) -> None:
+    engine = good_engine()
+    result = run(engine, "hi", "--n", "0")
+
+    assert result.exit_code == 2
+    assert "n: 0 makes no sense" in result.stderr
+    assert engine.opened == []

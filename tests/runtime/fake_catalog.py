@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import ClassVar, cast
 
 from podium.core.graph import Modality, StageKind
+from podium.core.identity import JobKey, Payload
 from podium.errors import ConfigurationError, Fault, InvalidRequestError
-from podium.ports.input_processor import InputProcessor
+from podium.ports.input_processor import BundleMember, BundleProcessor, Processor
 from podium.ports.stage_backend import Capabilities, Placement, StageBackend
 from podium.runtime.marked_yaml import nearest
 
@@ -82,11 +83,25 @@ class TextProcessor(AnyProcessor):
     placement: ClassVar[Placement] = Placement.LOOP
 
 
+class JoiningProcessor(BundleProcessor):
+    """Takes every modality, of companions too. It has no options."""
+
+    def __init__(self, options: Payload) -> None:
+        """Nothing is needed."""
+
+    @classmethod
+    def parse_options(cls, values: Mapping[str, object]) -> object:
+        return dict(values)
+
+    def join(self, job: JobKey, prompt: Payload, bundle: Sequence[BundleMember]) -> Sequence[Payload]:
+        raise NotImplementedError
+
+
 class FakeCatalog:
-    """The names `fake` and `whole` for backends, `prompt` and `text` for processors."""
+    """The names `fake` and `whole` for backends, `prompt`, `text` and `joining` for processors."""
 
     backends: Sequence[str] = ("fake", "whole")
-    processors: Sequence[str] = ("prompt", "text")
+    processors: Sequence[str] = ("prompt", "text", "joining")
     transports: Sequence[str] = ("in_process",)
 
     def __init__(self, pipelines: Mapping[str, Path] | None = None) -> None:
@@ -99,9 +114,9 @@ class FakeCatalog:
             raise ConfigurationError(name, [fault])
         return cast(type[StageBackend], known[name])
 
-    def resolve_processor(self, name: str) -> type[InputProcessor]:
-        known = {"prompt": AnyProcessor, "text": TextProcessor}
+    def resolve_processor(self, name: str) -> type[Processor]:
+        known = {"prompt": AnyProcessor, "text": TextProcessor, "joining": JoiningProcessor}
         if name not in known:
             fault = Fault("processor", f"unknown processor '{name}'", nearest(name, known))
             raise ConfigurationError(name, [fault])
-        return cast(type[InputProcessor], known[name])
+        return cast(type[Processor], known[name])

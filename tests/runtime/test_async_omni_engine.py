@@ -93,6 +93,10 @@ async def test_only_what_is_asked_for_is_made() -> None:
         ({"priority": "high"}, "priority"),
         ({"deadline_s": -1}, "deadline_s"),
         ({"request_id": 7}, "request_id"),
+        ({"n": 0}, "n: 0 makes no sense"),
+        ({"n": True}, "n: True makes no sense"),
+        ({"n": 65}, r"n: 65 samples are 65 siblings; a request may have 64 \(limits.max_siblings\)"),
+        ({"group": ""}, "group: '' is no name"),
     ],
 )
 async def test_what_cannot_be_done_is_refused_before_anything_is_touched(
@@ -393,7 +397,7 @@ async def test_an_abort_that_makes_no_sense_is_refused(arguments: Mapping[str, o
 
 async def test_an_abort_of_something_else_is_refused() -> None:
     async with serving(ShellWorld()) as engine:
-        for wrong in (None, 7, [1], {"r1": 1}):
+        for wrong in (7, [1], {"r1": 1}):
             with pytest.raises(InvalidRequestError, match=r"request_ids: .*; pass an id, or a list of ids"):
                 await engine.abort(wrong)  # type: ignore[arg-type]
 
@@ -639,3 +643,83 @@ async def test_what_a_refused_request_brought_is_released() -> None:
         before = (await engine.statistics()).released_payloads
         assert isinstance(await failure_of(engine.generate("owned")), StageUnavailableError)
         assert (await engine.statistics()).released_payloads == before + 1
+
+
+# Samples and groups
+
+
+@pytest.mark.rule("ORCH-INV-114", "ORCH-INV-103")
+async def test_samples_come_with_their_index_and_one_run_of_numbers() -> None:
+    world = ShellWorld(*CHAIN)
+    async with serving(world) as engine:
+        stream = engine.generate("hello", n=3)
+        items = [item async for item in stream]
+        assert [item.sequence for item in items] == list(range(len(items)))
+        for index in range(3):
+            own = [item for item in items if item.index == index]
+            assert texts(own, "text") == texts(own, "speech") == ["hello"]
+            assert finishes(own) == {"text": FinishReason.STOP, "speech": FinishReason.STOP}
+        assert [item.request_finished for item in items].index(True) == len(items) - 1
+        await settled(engine)
+
+
+async def test_a_result_has_every_sample() -> None:
+    async with serving(ShellWorld(*CHAIN)) as engine:
+        result = await engine.generate("hello", n=2).collect()
+        assert [sample.index for sample in result.samples] == [0, 1]
+        assert result.samples[1].outputs == {"text": Text("hello"), "speech": Text("hello")}
+        assert result.samples[1].finish_reasons == result.finish_reasons
+        assert result.outputs == result.samples[0].outputs
+        assert (await engine.generate("hello").collect()).samples == ()
+
+
+@pytest.mark.rule("ORCH-INV-114", "ORCH-INV-207")
+async def test_one_sample_can_be_aborted() -> None:
+    world = ShellWorld(scripts={"slow": (Script(outputs=(Text("half"),), then=Then.HANG),)})
+    async with serving(world) as engine:
+        stream = engine.generate("slow", request_id="r1", n=2)
+        first = [await anext(stream), await anext(stream)]
+        assert sorted(item.index for item in first) == [0, 1]
+        record = (await engine.abort("r1", samples=[1]))["r1"]
+        assert (record.status, record.samples) == (AbortStatus.ABORTED, {1: {"solo": Text("half")}})
+        item = await anext(stream)
+        assert (item.index, item.finish_reason, item.request_finished) == (1, FinishReason.ABORT, False)
+        await engine.abort("r1")
+        last = [item async for item in stream]
+        assert [(item.index, item.request_finished) for item in last] == [(0, True)]
+        assert stream.outcome is Outcome.ABORTED
+        await settled(engine)
+
+
+@pytest.mark.rule("ORCH-INV-207")
+async def test_groups_and_everything_can_be_aborted() -> None:
+    world = ShellWorld(scripts={"slow": (Script(then=Then.HANG),)})
+    async with serving(world) as engine:
+        streams = [engine.generate("slow", request_id=f"r{number}", group=f"g{number % 2}") for number in range(4)]
+        report = await engine.abort(None, group="g1")
+        assert [record.request_id for record in report.records] == ["r1", "r3"]
+        assert (await engine.abort(None, group="g1")).records == ()
+        report = await engine.abort(None)
+        assert [record.request_id for record in report.records] == ["r0", "r2"]
+        assert {record.status for record in report.records} == {AbortStatus.ABORTED}
+        assert [(await stream.collect()).outcome for stream in streams] == [Outcome.ABORTED] * 4
+        assert (await engine.abort(None)).records == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"request_ids": ["a", "b"], "samples": [0]}, "samples: belong to one request"),
+        ({"request_ids": None, "samples": [0]}, "samples: belong to one request"),
+        ({"request_ids": "a", "group": "g", "samples": [0]}, "samples: belong to one request"),
+        ({"request_ids": "a", "samples": [-1]}, "are no indices"),
+        ({"request_ids": "a", "samples": []}, "are no indices"),
+        ({"request_ids": "a", "samples": "0"}, "are no indices"),
+        ({"request_ids": "a", "group": 7}, "group: 7 is no name"),
+    ],
+)
+async def test_samples_and_groups_that_make_no_sense_are_refused(arguments: dict[str, object], message: str) -> None:
+    async with serving(ShellWorld()) as engine:
+        with pytest.raises(InvalidRequestError, match=message):
+            await engine.abort(**arguments)  # type: ignore[arg-type]
+        assert (await engine.abort("a", samples=range(2)))["a"].status is AbortStatus.UNKNOWN

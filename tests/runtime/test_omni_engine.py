@@ -270,3 +270,17 @@ def test_an_interrupt_cancels_what_it_left(monkeypatch: pytest.MonkeyPatch) -> N
         while not (core := engine.statistics().core).is_idle:
             pass
         assert core.counters.cancelled == 3
+
+
+@pytest.mark.rule("ORCH-INV-114")
+def test_every_prompt_has_so_many_samples() -> None:
+    with serving(ShellWorld(*CHAIN)) as engine:
+        results = engine.generate(["a", "b"], n=2, group="batch")
+        assert [[sample.outputs["text"] for sample in result.samples] for result in results] == [
+            [Text("a")] * 2,
+            [Text("b")] * 2,
+        ]
+        with pytest.raises(InvalidRequestError, match="n: 0 makes no sense"):
+            engine.generate(["a"], n=0)
+        assert engine.abort(None, group="batch").records == ()
+        assert engine.abort("a", samples=[0])["a"].status is AbortStatus.UNKNOWN

@@ -187,7 +187,7 @@ def test_the_error_lists_every_fault_in_its_own_text() -> None:
             "    processor: text\n    processor_options: {join: 2}\n",
             "",
             "line 15: stage 'speaker', processor: is missing, and a stage with sources needs one;"
-            " use one of: prompt, text, or package.module:Class",
+            " use one of: prompt, text, joining, or package.module:Class",
             id="no processor",
         ),
         pytest.param(
@@ -478,4 +478,88 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         "pipeline: there is no such file; give the path of a pipeline file, or a pipeline's name",
         "pipeline: byte 9 is not UTF-8; save the file as UTF-8 text",
         "pipeline: cannot be read: Is a directory; give the path of a readable file",
+    ]
+
+
+GUIDED = """\
+name: guided
+companions: json:loads
+stages:
+  thinker:
+    kind: autoregressive
+    produces: text
+    backend: fake
+  painter:
+    kind: function
+    produces: speech
+    output: speech
+    sources: {thinker: complete}
+    backend: fake
+    processor: joining
+    joins: true
+    limits: {bundle_timeout_s: 7}
+"""
+
+
+def test_companions_and_the_stage_that_joins_them() -> None:
+    config = load(GUIDED)
+    assert config.companions == "json:loads"
+    assert [stage.stage.joins for stage in config.stages] == [False, True]
+    assert config.stages[1].stage.limits.bundle_timeout_s == 7
+    assert load(GOOD).companions is None
+
+
+@pytest.mark.rule("ORCH-INV-300")
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        (
+            "companions: json:loads\n",
+            "",
+            (
+                "line 14: stage 'painter', joins: nothing makes companions that it could join; "
+                "add `companions: package.module:function` to the pipeline, or remove `joins`"
+            ),
+        ),
+        (
+            "    processor: joining\n    joins: true\n",
+            "    processor: text\n",
+            (
+                "line 2: companions: no stage joins them; "
+                "declare `joins: true` at the stage that does, or remove `companions`"
+            ),
+        ),
+        (
+            "json:loads",
+            "json:lods",
+            "line 2: companions: 'json:lods' names nothing in module 'json'; did you mean 'json:loads'?",
+        ),
+        (
+            "processor: joining",
+            "processor: text",
+            (
+                "line 14: stage 'painter', processor: 'text' does not join companions; "
+                "use `bundle`, or a BundleProcessor of your own"
+            ),
+        ),
+        (
+            "thinker: complete",
+            "thinker: streaming",
+            (
+                "line 15: stage 'painter', joins: source 'thinker' is streaming, but a bundle is joined when all of it"
+                " is there; make it a complete edge"
+            ),
+        ),
+    ],
+)
+def test_companions_that_do_not_work(old: str, new: str, fault: str) -> None:
+    assert faults_of(GUIDED.replace(old, new)) == [fault]
+
+
+def test_a_processor_that_joins_stands_at_a_stage_that_does() -> None:
+    assert faults_of(GOOD.replace("processor: text", "processor: joining").replace("{join: 2}", "{}")) == [
+        (
+            "line 21: stage 'speaker', processor: 'joining' joins companions, and the stage does not; "
+            "add `joins: true`, or use another"
+        )
     ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 import pytest
 
+from podium.core.admission import EngineLimits
 from podium.core.graph import Graph
 from podium.core.identity import ReplicaKey
 from podium.errors import InvalidRequestError
@@ -144,3 +146,64 @@ def test_limits_are_positive_seconds() -> None:
     for wrong in (0, -1, float("inf"), float("nan"), 10**400, "1", True, None):
         with pytest.raises(InvalidRequestError, match=r"deadline_s: .* is no positive number of seconds"):
             checked_limit_s(wrong, "deadline_s")
+
+
+class TestCompanions:
+    """What a pipeline's own function makes of a prompt."""
+
+    def prepared(self, expand: Callable[..., object]) -> RequestPreparation:
+        stage = make_stage("a", output="text")
+        part = StageParts(FakeBackend.capabilities, lambda values: Parsed(read_params(Params, values)), no_client)
+        limits = EngineLimits(max_siblings=4)
+        parts = EngineParts(Graph([stage]), {"a": part}, {"a": {"seed": 1}}, limits, companions=expand)
+        return RequestPreparation(parts, {"a": {"speed": 2.0}})
+
+    def test_it_gets_the_prompt_and_the_merged_parameters(self) -> None:
+        seen: list[object] = []
+
+        def expand(prompt: object, params: object) -> dict[str, object]:
+            seen.append((prompt, params))
+            return {"negative": "not this", "style": "so"}
+
+        prepared = self.prepared(expand)
+        assert prepared.companions("this", {"a": {"seed": 7}}, 1) == {"negative": "not this", "style": "so"}
+        assert seen == [("this", {"a": {"seed": 7, "speed": 2.0}})]
+
+    def test_without_one_there_are_none(self) -> None:
+        assert preparation().companions("this", None, 3) == {}
+
+    def test_siblings_have_a_limit(self) -> None:
+        prepared = self.prepared(lambda prompt, params: {"negative": f"{prompt}{len(params)}"})
+        assert list(prepared.companions("this", None, 2)) == ["negative"]
+        with pytest.raises(InvalidRequestError, match="3 samples with 1 companions each are 6 siblings"):
+            prepared.companions("this", None, 3)
+
+    @pytest.mark.rule("ORCH-INV-005")
+    @pytest.mark.parametrize(
+        ("made", "message"),
+        [
+            (["negative"], "companions: the pipeline made a list; it must map roles to prompts"),
+            ({"main": "x"}, "companions: 'main' is no role"),
+            ({"a b": "x"}, "companions: 'a b' is no role"),
+            ({7: "x"}, "companions: 7 is no role"),
+            ({"negative": 7}, "prompt: is of type int"),
+        ],
+    )
+    def test_what_is_no_companion_is_refused(self, made: object, message: str) -> None:
+        with pytest.raises(InvalidRequestError, match=message):
+            self.prepared(lambda prompt, params: made).companions("this", None, 1)
+
+    @pytest.mark.parametrize(
+        ("error", "message"),
+        [
+            (InvalidRequestError.because("prompt: has no scene; add one"), "prompt: has no scene; add one"),
+            (KeyError("secret"), "companions: cannot be made of this prompt: KeyError; change the prompt"),
+        ],
+    )
+    def test_what_it_raises_is_the_requests_fault(self, error: Exception, message: str) -> None:
+        def expand(prompt: object, params: object) -> object:
+            raise error
+
+        with pytest.raises(InvalidRequestError, match=message) as caught:
+            self.prepared(expand).companions("this", None, 1)
+        assert "secret" not in caught.value.record.message

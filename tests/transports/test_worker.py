@@ -27,6 +27,7 @@ from podium.core.graph import Modality
 from podium.core.identity import MAIN, PROMPT, JobKey, Payload, ReplicaKey
 from podium.errors import Category, ErrorKind, ErrorRecord, InvalidRequestError, Scope
 from podium.payloads import Text
+from podium.ports.input_processor import BundleMember, BundleProcessor, Processor
 from podium.ports.stage_backend import BackendDead, BackendOutput, Capabilities, JobFailed, StageTask
 from podium.testing.fake_backend import FakeBackend, FakeOptions, Script, Then
 from podium.testing.fake_processor import At, FakeProcessor, Trouble
@@ -53,11 +54,11 @@ class WholeInputBackend(FakeBackend):
 class Desk:
     """A worker, and everything that it pushed."""
 
-    def __init__(self, backend: FakeBackend, sources: Mapping[str, Modality]) -> None:
+    def __init__(self, backend: FakeBackend, sources: Mapping[str, Modality], processor: Processor) -> None:
         self.backend = backend
         self.events: list[Event] = []
         self._changed = asyncio.Event()
-        self.worker = StageWorker(REPLICA, backend, FakeProcessor(), sources, self._push)
+        self.worker = StageWorker(REPLICA, backend, processor, sources, self._push)
 
     def start(self, *items: Payload, number: int = 1, input_open: bool = False, prompt: Payload = None) -> JobKey:
         job = key(number)
@@ -110,9 +111,13 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(backend: FakeBackend | None = None, sources: Mapping[str, Modality] = SOURCES) -> AsyncIterator[Desk]:
+async def desk(
+    backend: FakeBackend | None = None,
+    sources: Mapping[str, Modality] = SOURCES,
+    processor: Processor | None = None,
+) -> AsyncIterator[Desk]:
     """A worker that delivers, until it is cancelled."""
-    desk = Desk(backend or FakeBackend("talker"), sources)
+    desk = Desk(backend or FakeBackend("talker"), sources, processor or FakeProcessor())
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         running = group.create_task(desk.worker.run())
         yield desk
@@ -462,7 +467,7 @@ async def test_a_stop_that_says_why_it_failed_is_quoted() -> None:
 
 async def test_a_stop_before_the_first_turn_is_not_lost() -> None:
     """A command may come between the start of a replica and the first turn of its deliveries."""
-    d = Desk(FakeBackend("talker"), SOURCES)
+    d = Desk(FakeBackend("talker"), SOURCES, FakeProcessor())
     d.stop(d.start(Script(then=Then.HANG)))
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         running = group.create_task(d.worker.run())
@@ -512,3 +517,74 @@ async def test_many_jobs_leave_nothing() -> None:
         await until(lambda: "0 open inputs, 0 stopping" in repr(d.worker))
     assert d.worker._open_inputs == {}
     assert len(d.of(StageStopped)) == 1000
+
+
+# Bundles
+
+
+class Joining(BundleProcessor):
+    """Gives each member as a text; refuses an empty prompt, and breaks on `break`."""
+
+    def __init__(self, options: Payload = None) -> None:
+        """Nothing is needed."""
+
+    @classmethod
+    def parse_options(cls, values: Mapping[str, object]) -> Payload:
+        return dict(values)
+
+    def join(self, job: JobKey, prompt: Payload, bundle: Sequence[BundleMember]) -> Sequence[Payload]:
+        if prompt == "":
+            raise InvalidRequestError.because("prompt: is empty; give one")
+        if prompt == "break":
+            raise LookupError(str(job))
+        return [Text(f"{one.role}:{source}={items}") for one in bundle for source, items in one.outputs.items()]
+
+
+@asynccontextmanager
+async def joining_desk() -> AsyncIterator[Desk]:
+    async with desk(sources={"a": Modality.TEXT, "t": Modality.TEXT}, processor=Joining()) as d:
+        yield d
+
+
+def start_bundle(d: Desk, prompt: Payload) -> JobKey:
+    job = key()
+    inputs = tuple(
+        SourceInput(source, 0, (f"{source} of {role}",), FinishReason.STOP, role)
+        for role in (MAIN, "negative")
+        for source in ("a", "t")
+    )
+    d.worker.take(
+        StartJob(
+            replica=REPLICA,
+            job=job,
+            prompt=prompt,
+            params="params",
+            inputs=inputs,
+            input_open=False,
+            priority=3,
+            deadline=9.0,
+        )
+    )
+    return job
+
+
+@pytest.mark.rule("ORCH-INV-113")
+async def test_a_bundle_is_joined_in_one_call() -> None:
+    async with joining_desk() as d:
+        start_bundle(d, "prompt")
+        await d.next(StageProduced)
+        (task,) = [told for told in d.backend.told if told.method == "submit"]
+        assert task.inputs == tuple(
+            Text(f"{role}:{source}=('{source} of {role}',)") for role in (MAIN, "negative") for source in ("a", "t")
+        )
+        assert not d.worker._open_inputs
+
+
+@pytest.mark.rule("ORCH-INV-004")
+@pytest.mark.parametrize(("prompt", "kind"), [("", ErrorKind.INVALID_REQUEST), ("break", ErrorKind.PROCESSOR_FAILED)])
+async def test_a_bundle_that_cannot_be_joined_fails_its_job(prompt: str, kind: ErrorKind) -> None:
+    async with joining_desk() as d:
+        start_bundle(d, prompt)
+        failed = await d.next(StageFailed)
+        assert (failed.error.kind, failed.error.stage) == (kind, "talker")
+        assert not d.backend.told

@@ -42,6 +42,7 @@ class Engine(Protocol):
         deadline_s: float | None,
         priority: int,
         request_id: str | None,
+        n: int,
     ) -> Stream: ...
 
     async def abort(self, request_ids: Sequence[str], *, wait: str, timeout_s: float) -> AbortReport: ...

@@ -41,6 +41,7 @@ class Order(NamedTuple):
     deadline_s: float | None
     priority: int
     request_id: str | None
+    samples: int
     journal: Path | None
 
 
@@ -60,6 +61,7 @@ def generate(
         typer.Option(help="A sampling parameter of a stage, as in thinker.max_tokens=64. May be repeated."),
     ] = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds that the request may take.")] = None,
+    n: Annotated[int, typer.Option("--n", help="How many samples; each is saved to files of its own.")] = 1,
     priority: Annotated[int, typer.Option(help="Lower goes first where stages are full.")] = 0,
     request_id: Annotated[str | None, typer.Option(help="An id of your own. [default: a generated one]")] = None,
     journal: Annotated[Path | None, typer.Option(help="Write every step to a file, for `podium replay`.")] = None,
@@ -67,7 +69,7 @@ def generate(
 ) -> None:
     """Run one request and stream its text; speech and text are saved, Ctrl-C saves what is there."""
     view = View(out, as_json=as_json)
-    result = Result(pipeline)
+    result = Result(pipeline, n)
     try:
         order = Order(
             prompt=read_prompt(prompt, messages),
@@ -76,6 +78,7 @@ def generate(
             deadline_s=deadline,
             priority=priority,
             request_id=request_id,
+            samples=n,
             journal=check_journal(journal),
         )
         config = bootstrap.load_pipeline(pipeline)
@@ -158,6 +161,7 @@ def check_order(config: PipelineConfig, order: Order) -> None:
     preparation.prompt(order.prompt)
     preparation.outputs(order.outputs)
     preparation.params(order.params)
+    preparation.companions(order.prompt, order.params, preparation.samples(order.samples))
     if order.deadline_s is not None:
         checked_limit_s(order.deadline_s, "--deadline")
 
@@ -195,6 +199,7 @@ async def run_request(engine: Engine, order: Order, result: Result, view: View, 
             deadline_s=order.deadline_s,
             priority=order.priority,
             request_id=order.request_id,
+            n=order.samples,
         )
     except RequestError as error:
         result.problem = problem_of(error)

@@ -5,7 +5,7 @@ It takes outputs as they come and computes; it prints nothing and knows no engin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -25,10 +25,11 @@ _KINDS: dict[Modality, type] = {Modality.TEXT: Text, Modality.SPEECH: Audio, Mod
 
 
 class FinalOutput:
-    """One output of the request, by the name a client asks for it."""
+    """One output of one sample of the request, by the name a client asks for it; its file is called `file_name`."""
 
-    def __init__(self, name: str, stage: str, modality: Modality) -> None:
+    def __init__(self, name: str, stage: str, modality: Modality, file_name: str | None = None) -> None:
         self.name = name
+        self.file_name = file_name or name
         self.stage = stage
         self.modality = modality
         self.finish_reason: FinishReason | None = None
@@ -95,43 +96,50 @@ class FinalOutput:
 
 
 class Result:
-    """One request, from its first output to its report."""
+    """One request, from its first output to its report. `outputs` are those of the first sample, by stage; `samples`
+    has those of all.
+    """
 
-    def __init__(self, pipeline: str) -> None:
+    def __init__(self, pipeline: str, samples: int = 1) -> None:
         self.pipeline = pipeline
         self.request_id: str | None = None
         self.outcome: Outcome | None = None
         self.problem: Problem | None = None
         self.was_interrupted = False
-        self.outputs: dict[str, FinalOutput] = {}
+        self.samples: list[dict[str, FinalOutput]] = [{} for _ in range(max(samples, 1))]
+        self.outputs = self.samples[0]
         self.timeline: dict[str, StageTimings] = {}
 
     def __repr__(self) -> str:
         return f"<Result {self.request_id} {self.outcome} outputs={','.join(self.outputs)}>"
 
     def take(self, output: OmniOutput) -> str:
-        """Add an output; return the text to show for it, which is empty unless it belongs to the first text output."""
-        if output.stage not in self.outputs:
-            self.outputs[output.stage] = FinalOutput(output.output, output.stage, output.modality)
-        text = self.outputs[output.stage].take(output)
+        """Add an output; return the text to show for it, which is empty unless it belongs to the first text output of
+        the first sample.
+        """
+        sample = self.samples[output.index]
+        if output.stage not in sample:
+            name = output.output if len(self.samples) == 1 else f"{output.output}-{output.index}"
+            sample[output.stage] = FinalOutput(output.output, output.stage, output.modality, name)
+        text = sample[output.stage].take(output)
         first = next((one for one in self.outputs.values() if one.modality is Modality.TEXT), None)
-        return text if first is self.outputs[output.stage] else ""
+        return text if first is sample[output.stage] else ""
 
     def save(self, folder: Path) -> None:
         """Write a file for each output that has anything. Raises OSError."""
-        for output in self.outputs.values():
+        for output in self._everything():
             folder.mkdir(parents=True, exist_ok=True)
-            output.file = write_payload(folder, output.name, output.whole)
+            output.file = write_payload(folder, output.file_name, output.whole)
 
     @property
     def mismatches(self) -> list[str]:
         """For each output that is not what its stage declares, how."""
-        return [one.mismatch for one in self.outputs.values() if one.mismatch is not None]
+        return list(dict.fromkeys(one.mismatch for one in self._everything() if one.mismatch is not None))
 
     @property
     def text(self) -> str | None:
         """The first text output; None without one."""
-        return next((one.text for one in self.outputs.values() if one.modality is Modality.TEXT), None)
+        return _text_of(self.outputs)
 
     def first_output_s(self, modality: Modality) -> float | None:
         """From the submission to the first output of that kind, in seconds."""
@@ -146,7 +154,7 @@ class Result:
     @property
     def audio_s(self) -> float | None:
         """The length of all sound, in seconds; None without any."""
-        lengths = _present(one.audio_s for one in self.outputs.values())
+        lengths = _present(one.audio_s for one in self._everything())
         return sum(lengths) if lengths else None
 
     @property
@@ -157,15 +165,16 @@ class Result:
         return finish_s / self.audio_s if finish_s is not None and self.audio_s else None
 
     def to_json(self) -> dict[str, object]:
-        """The document of `--json`; times are seconds since the submission."""
+        """The document of `--json`; times are seconds since the submission. With several samples it has them all in
+        `samples`, and the first at its top.
+        """
+        samples = [_sample_to_json(one) for one in self.samples]
         return {
             "pipeline": self.pipeline,
             "request_id": self.request_id,
             "outcome": self.outcome,
-            "text": self.text,
-            "files": {one.name: str(one.file) for one in self.outputs.values() if one.file is not None},
-            "finish_reasons": {one.name: one.finish_reason for one in self.outputs.values()},
-            "usage": {one.name: one.usage for one in self.outputs.values()},
+            **samples[0],
+            **({"samples": samples} if len(samples) > 1 else {}),
             "timings": {
                 "first_text_s": self.first_output_s(Modality.TEXT),
                 "first_speech_s": self.first_output_s(Modality.SPEECH),
@@ -197,8 +206,11 @@ class Result:
             ("real-time factor", self.real_time_factor, "{:.2f}"),
         ]
         line = " · ".join(f"{name} {form.format(value)}" for name, value, form in figures if value is not None)
-        saved = ", ".join(str(one.file) for one in self.outputs.values() if one.file is not None)
+        saved = ", ".join(str(one.file) for one in self._everything() if one.file is not None)
         return [text for text in (line, f"saved {saved}" if saved else "") if text]
+
+    def _everything(self) -> list[FinalOutput]:
+        return [output for sample in self.samples for output in sample.values()]
 
     def _stage_times(self, stage: str) -> dict[str, float | None]:
         stations = ("queued_at", "started_at", "first_output_at", "finished_at")
@@ -210,6 +222,19 @@ class Result:
             return None
         at: float | None = msgspec.structs.asdict(timings)[station]
         return None if at is None else at - timings.submitted_at
+
+
+def _text_of(sample: Mapping[str, FinalOutput]) -> str | None:
+    return next((one.text for one in sample.values() if one.modality is Modality.TEXT), None)
+
+
+def _sample_to_json(sample: Mapping[str, FinalOutput]) -> dict[str, object]:
+    return {
+        "text": _text_of(sample),
+        "files": {one.name: str(one.file) for one in sample.values() if one.file is not None},
+        "finish_reasons": {one.name: one.finish_reason for one in sample.values()},
+        "usage": {one.name: one.usage for one in sample.values()},
+    }
 
 
 def _present(values: Iterable[float | None]) -> list[float]:

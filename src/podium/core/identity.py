@@ -39,7 +39,7 @@ class JobKey(NamedTuple):
     def sample(self) -> int:
         """Which of the request's samples it belongs to, counted from 0."""
         base = self.sibling.partition(".")[0]
-        return 0 if base == MAIN else int(base)
+        return int(base) if base.isdigit() else 0
 
     @property
     def role(self) -> str:

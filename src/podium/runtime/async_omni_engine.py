@@ -38,9 +38,11 @@ from podium.runtime.outputs import AbortReport
 from podium.runtime.parts import EngineParts
 from podium.runtime.preparation import (
     RequestPreparation,
+    checked_group,
     checked_ids,
     checked_limit_s,
     checked_priority,
+    checked_samples,
     request_id_or_new,
 )
 from podium.runtime.request_stream import RequestStream
@@ -128,14 +130,17 @@ class AsyncOmniEngine(EngineControl):
         outputs: Sequence[str] | None = None,
         params: StageParams | None = None,
         request_id: str | None = None,
+        n: int = 1,
+        group: str | None = None,
         priority: int = 0,
         deadline_s: float | None = None,
     ) -> RequestStream:
         """Submit a request and return its stream, to be iterated on the running loop.
 
         `prompt` is a text or a list of chat messages. `outputs` None asks for everything the pipeline makes. `params`
-        maps stages to sampling parameters. Lower `priority` runs first. After `deadline_s` seconds the request fails
-        with DeadlineExceededError.
+        maps stages to sampling parameters. Each of `n` samples runs through the whole pipeline; outputs carry its
+        `index`. Requests of one `group` can be aborted together. Lower `priority` runs first. After `deadline_s`
+        seconds the request fails with DeadlineExceededError.
 
         Raises InvalidRequestError at once when something cannot be done, and EngineStoppedError when the engine does
         not serve. Refusals that depend on the engine's state (OverloadedError, DuplicateRequestIdError,
@@ -149,12 +154,16 @@ class AsyncOmniEngine(EngineControl):
             self._max_undelivered,
         )
         try:
+            stream.samples = self._preparation.samples(n)
             event = RequestSubmitted(
                 ticket=stream.ticket,
                 request_id=stream.request_id,
                 prompt=self._preparation.prompt(prompt),
                 params=self._preparation.params(params),
                 outputs=self._preparation.outputs(outputs),
+                samples=stream.samples,
+                companions=self._preparation.companions(prompt, params, stream.samples),
+                group=checked_group(group),
                 priority=checked_priority(priority),
                 deadline=None if deadline_s is None else self._clock.now() + checked_limit_s(deadline_s, "deadline_s"),
             )
@@ -172,10 +181,14 @@ class AsyncOmniEngine(EngineControl):
         *,
         outputs: Sequence[str] | None = None,
         params: StageParams | None = None,
+        n: int = 1,
+        group: str | None = None,
         priority: int = 0,
         deadline_s: float | None = None,
     ) -> None:
         """Raise InvalidRequestError when `generate` would, for these arguments; nothing is submitted."""
+        self._preparation.samples(n)
+        checked_group(group)
         self._preparation.params(params)
         self._preparation.outputs(outputs)
         checked_priority(priority)
@@ -183,26 +196,40 @@ class AsyncOmniEngine(EngineControl):
             checked_limit_s(deadline_s, "deadline_s")
 
     async def abort(
-        self, request_ids: str | Sequence[str], *, wait: str = "stopped", timeout_s: float = 30.0
+        self,
+        request_ids: str | Sequence[str] | None,
+        *,
+        group: str | None = None,
+        samples: Sequence[int] | None = None,
+        wait: str = "stopped",
+        timeout_s: float = 30.0,
     ) -> AbortReport:
         """Stop requests, wherever they are, and say what came of each id.
+
+        It means the ids that are given and every live request of `group`; with None instead of ids only the group, or
+        without one every live request. `samples` are indices of samples of one request: the others of it go on.
 
         With `wait` "stopped" it returns when each stage has confirmed, and the report has what was generated; with
         "accepted" as soon as the orchestrator knows. Ids that are unknown, or have ended, succeed and change nothing.
         Raises StopUnconfirmedError, with the ids, when a stage did not confirm within `timeout_s` or could not stop;
         a repetition repeats only what failed.
         """
-        ids = checked_ids(request_ids)
+        ids = None if request_ids is None else checked_ids(request_ids)
+        groups = () if (name := checked_group(group)) is None else (name,)
+        if ids is None and groups:
+            ids = ()
+        indices = checked_samples(samples, None if groups else ids)
         level = _ack_level(wait)
         limit_s = checked_limit_s(timeout_s, "timeout_s")
         self._raise_unless_serving()
         call, reply = self._router.open()
         try:
-            self._host.post(AbortRequested(call, ids, level, self._clock.now() + limit_s))
+            due = self._clock.now() + limit_s
+            self._host.post(AbortRequested(call, ids, level, due, indices, groups))
             async with asyncio.timeout(limit_s + ANSWER_GRACE_S):
                 report = AbortReport((await asyncio.wrap_future(reply)).records)
         except TimeoutError:
-            raise StopUnconfirmedError(_unanswered(limit_s), ids) from None
+            raise StopUnconfirmedError(_unanswered(limit_s), ids or ()) from None
         finally:
             self._router.forget(call)
         if report.unconfirmed:

@@ -48,13 +48,17 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A pipeline file that was checked. `requires` are the modules that it needs, `install` says how to get them."""
+    """A pipeline file that was checked. `requires` are the modules that it needs, `install` says how to get them.
+
+    `companions` is the import path of what makes the prompts of a request's companions.
+    """
 
     name: str
     stages: tuple[StageConfig, ...]
     description: str = ""
     requires: tuple[str, ...] = ()
     install: str = ""
+    companions: str | None = None
     limits: EngineLimits = EngineLimits()
 
     @property

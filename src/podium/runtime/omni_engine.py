@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
@@ -66,6 +66,8 @@ class OmniEngine:
         *,
         outputs: Sequence[str] | None = None,
         params: StageParams | Sequence[StageParams | None] | None = None,
+        n: int = 1,
+        group: str | None = None,
         priority: int = 0,
         deadline_s: float | None = None,
         max_concurrency: int = 256,
@@ -73,7 +75,8 @@ class OmniEngine:
     ) -> list[OmniResult]:
         """Run a list of prompts and return their results in input order.
 
-        `params` is for all of them, or a list with one entry each. An item that fails has its `error` set, with what
+        `params` is for all of them, or a list with one entry each. With `n` each has so many samples, in its result's
+        `samples`. `group` is that of all of them. An item that fails has its `error` set, with what
         arrived before; the others go on. At most `max_concurrency` run at a time. `progress` shows a bar on standard
         error (None: when that is a terminal). Raises InvalidRequestError when the call makes no sense as a whole, and
         StageUnavailableError when every item failed because a stage has no replica left.
@@ -82,18 +85,27 @@ class OmniEngine:
         each = _spread(params, len(items))
         _check_concurrency(max_concurrency)
         shared = params if isinstance(params, Mapping) else None
-        self._engine.check(outputs=outputs, params=shared, priority=priority, deadline_s=deadline_s)
+        common = _Common(outputs, n, group, priority, deadline_s)
+        self._engine.check(outputs=outputs, params=shared, n=n, group=group, priority=priority, deadline_s=deadline_s)
         with _progress_bar(len(items), shown=progress) as advance:
-            batch = _Batch(self._engine, outputs, priority, deadline_s, max_concurrency, advance)
+            batch = _Batch(self._engine, common, max_concurrency, advance)
             results = self._run(batch.run(list(zip(items, each, strict=True))))
         errors = [result.error for result in results]
         if errors and all(isinstance(error, StageUnavailableError) for error in errors) and errors[0] is not None:
             raise errors[0]
         return results
 
-    def abort(self, request_ids: str | Sequence[str], *, wait: str = "stopped", timeout_s: float = 30.0) -> AbortReport:
+    def abort(
+        self,
+        request_ids: str | Sequence[str] | None,
+        *,
+        group: str | None = None,
+        samples: Sequence[int] | None = None,
+        wait: str = "stopped",
+        timeout_s: float = 30.0,
+    ) -> AbortReport:
         """As AsyncOmniEngine.abort."""
-        return self._run(self._engine.abort(request_ids, wait=wait, timeout_s=timeout_s))
+        return self._run(self._engine.abort(request_ids, group=group, samples=samples, wait=wait, timeout_s=timeout_s))
 
     def check_health(self) -> Health:
         """As AsyncOmniEngine.check_health."""
@@ -125,22 +137,28 @@ class OmniEngine:
             raise STOPPED.to_exception() from None
 
 
+class _Common(NamedTuple):
+    """What all requests of one call have in common, as `AsyncOmniEngine.generate` takes it."""
+
+    outputs: Sequence[str] | None
+    n: int
+    group: str | None
+    priority: int
+    deadline_s: float | None
+
+
 class _Batch:
     """One call of `generate`: every item is its own request."""
 
     def __init__(
         self,
         engine: AsyncOmniEngine,
-        outputs: Sequence[str] | None,
-        priority: int,
-        deadline_s: float | None,
+        common: _Common,
         max_concurrency: int,
         advance: Callable[[], None],
     ) -> None:
         self._engine = engine
-        self._outputs = outputs
-        self._priority = priority
-        self._deadline_s = deadline_s
+        self._common = common
         self._slots = asyncio.Semaphore(max_concurrency)
         self._advance = advance
 
@@ -154,10 +172,12 @@ class _Batch:
             try:
                 stream = self._engine.generate(
                     prompt,
-                    outputs=self._outputs,
+                    outputs=self._common.outputs,
                     params=params,
-                    priority=self._priority,
-                    deadline_s=self._deadline_s,
+                    n=self._common.n,
+                    group=self._common.group,
+                    priority=self._common.priority,
+                    deadline_s=self._common.deadline_s,
                 )
                 result = await stream.collect_whatever()
             except RequestError as error:

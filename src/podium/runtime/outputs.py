@@ -17,8 +17,9 @@ from podium.errors import PodiumError
 
 
 class OmniOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """One item of a request's stream, numbered from 0 without gaps.
+    """One item of a request's stream, numbered from 0 without gaps, whatever sample it belongs to.
 
+    `index` is that of its sample, from 0; a request with n > 1 has n of them.
     An item either carries a piece of output (`delta`), or says that an output is finished: then `stage_finished` is
     set and `delta` is None; `finish_reason`, `usage` (counts, for instance of tokens) and `timings` are there; and
     when it was aborted, `partial` is everything that its stage had generated. Where a stage ends a segment and goes
@@ -33,6 +34,7 @@ class OmniOutput(msgspec.Struct, frozen=True, kw_only=True):
     modality: Modality
     sequence: int
     at: float
+    index: int = 0
     delta: Payload = None
     partial: Payload = None
     segment_finished: bool = False
@@ -44,8 +46,20 @@ class OmniOutput(msgspec.Struct, frozen=True, kw_only=True):
     weights_version: int = 0
 
 
+class SampleResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One sample of a request as a whole; the fields are as those of OmniResult."""
+
+    index: int
+    outputs: Mapping[str, Payload]
+    finish_reasons: Mapping[str, FinishReason]
+    usage: Mapping[str, Mapping[str, int]]
+
+
 class OmniResult(msgspec.Struct, frozen=True, kw_only=True):
     """One request as a whole. `outputs` has the joined payload of each output that was asked for, None when empty.
+
+    With n > 1 `samples` has every sample by its index, and `outputs`, `finish_reasons` and `usage` are those of the
+    first.
 
     `timeline` has the timings of every stage that was planned. An item of a batch that failed has its `error` and
     whatever arrived before.
@@ -58,6 +72,7 @@ class OmniResult(msgspec.Struct, frozen=True, kw_only=True):
     timeline: Mapping[str, StageTimings]
     outcome: Outcome
     error: PodiumError | None = None
+    samples: tuple[SampleResult, ...] = ()
 
 
 class AbortReport(msgspec.Struct, frozen=True):

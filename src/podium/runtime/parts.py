@@ -27,12 +27,17 @@ class StageParts(NamedTuple):
 
 
 class EngineParts(NamedTuple):
-    """One engine: its graph, what runs each stage of it, the default parameters of its file, and its limits."""
+    """One engine: its graph, what runs each stage of it, the default parameters of its file, and its limits.
+
+    `companions` makes the prompts of a request's CFG companions: it is called with the prompt and with the parameters
+    of every stage, and returns a mapping of roles to prompts, in the order in which they are joined.
+    """
 
     graph: Graph
     stages: Mapping[str, StageParts]
     default_params: StageParams
     limits: EngineLimits = EngineLimits()
+    companions: Callable[..., object] | None = None
 
     def replica_specs(self) -> list[ReplicaSpec]:
         """Every replica to start, in the order of the stages."""

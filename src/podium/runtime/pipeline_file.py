@@ -19,15 +19,16 @@ from podium.core.admission import EngineLimits
 from podium.core.graph import EdgeMode, EmptyPolicy, Limits, Modality, Source, Stage, StageKind, find_faults
 from podium.core.identity import PROMPT
 from podium.errors import ConfigurationError, Fault, InvalidRequestError
-from podium.ports.input_processor import InputProcessor
+from podium.options import import_callable
+from podium.ports.input_processor import BundleProcessor, Processor
 from podium.ports.stage_backend import StageBackend
 from podium.runtime.config import DEFAULT_PROCESSOR, DEFAULT_TRANSPORT, PipelineConfig, StageConfig
 from podium.runtime.marked_yaml import FaultLog, Section, nearest, parse_yaml, place, read_choice, read_entries
 
-PIPELINE_KEYS = ("name", "description", "requires", "install", "limits", "stages")
+PIPELINE_KEYS = ("name", "description", "requires", "install", "companions", "limits", "stages")
 STAGE_KEYS = (
     *("kind", "produces", "output", "sources", "backend", "options", "processor", "processor_options", "params"),
-    *("transport", "poll_interval_s", "replicas", "on_empty", "prewarm", "rerun", "limits"),
+    *("transport", "poll_interval_s", "replicas", "on_empty", "prewarm", "rerun", "joins", "limits"),
 )
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SOURCE = re.compile(r"source '([^']*)'")
@@ -61,7 +62,7 @@ class PartCatalog(Protocol):
         """The class for a short name or `package.module:Class`; raises ConfigurationError."""
         ...
 
-    def resolve_processor(self, name: str) -> type[InputProcessor]:
+    def resolve_processor(self, name: str) -> type[Processor]:
         """The class for a short name or `package.module:Class`; raises ConfigurationError."""
         ...
 
@@ -126,12 +127,30 @@ class _Reader:
             description=section.scalar("description", str) or "",
             requires=requires,
             install=section.scalar("install", str) or "",
+            companions=section.scalar("companions", str),
             limits=section.limits("limits", EngineLimits),
             stages=self._read_stages(section.node("stages")),
         )
+        self._check_companions(config)
         if section.node("stages") is not None and not self._log.has_fault_at("stages"):
             self._check_graph(config)
         return config
+
+    def _check_companions(self, config: PipelineConfig) -> None:
+        """Check that companions are made where they are joined, and joined where they are made."""
+        joining = [stage.stage for stage in config.stages if stage.stage.joins]
+        if config.companions is None:
+            for stage in joining:
+                remedy = "add `companions: package.module:function` to the pipeline, or remove `joins`"
+                self._log.add(f"stage '{stage.name}', joins", "nothing makes companions that it could join", remedy)
+            return
+        if config.stages and not joining:
+            remedy = "declare `joins: true` at the stage that does, or remove `companions`"
+            self._log.add("companions", "no stage joins them", remedy)
+        try:
+            import_callable(config.companions, "companions")
+        except ConfigurationError as error:
+            self._take_faults("companions", error)
 
     def _read_stages(self, node: yaml.Node | None) -> tuple[StageConfig, ...]:
         if node is None:
@@ -176,6 +195,7 @@ class _Reader:
             on_empty=section.choice("on_empty", EmptyPolicy) or EmptyPolicy.COMPLETE,
             prewarm=section.scalar("prewarm", bool) or False,
             rerun=section.scalar("rerun", bool) or False,
+            joins=section.scalar("joins", bool) or False,
             limits=section.limits("limits", Limits),
         )
 
@@ -267,6 +287,8 @@ class _Reader:
         except ConfigurationError as error:
             self._take_faults(section.place("processor"), error)
             return None
+        if config.stage.joins != issubclass(processor, BundleProcessor):
+            self._log.add(section.place("processor"), *_misfit(config))
         try:
             processor.parse_options(config.processor_options)
         except ConfigurationError as error:
@@ -306,6 +328,13 @@ def _refusal(backend: type[StageBackend], options: object, params: Mapping[str, 
     except InvalidRequestError as error:
         return error.record.message
     return None
+
+
+def _misfit(config: StageConfig) -> tuple[str, str]:
+    """How a processor and `joins` do not go together, and the remedy."""
+    if config.stage.joins:
+        return f"'{config.processor}' does not join companions", "use `bundle`, or a BundleProcessor of your own"
+    return f"'{config.processor}' joins companions, and the stage does not", "add `joins: true`, or use another"
 
 
 def _choices(names: Iterable[str]) -> str:

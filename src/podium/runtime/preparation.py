@@ -6,18 +6,21 @@ Checked once, in the caller's thread; nothing was touched yet when one of these 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import secrets
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
-from podium.core.identity import Payload
+from podium.core.identity import MAIN, Payload
 from podium.errors import InvalidRequestError
 from podium.prompts import check_prompt, check_unicode
 from podium.runtime.config import StageParams, merge_params
 from podium.runtime.parts import EngineParts
+
+_log = logging.getLogger("podium.preparation")
 
 _PREFIX = secrets.token_hex(8)
 _NUMBERS = itertools.count(1)
@@ -67,12 +70,52 @@ class RequestPreparation:
         check_prompt(prompt)
         return prompt
 
+    def samples(self, number: object) -> int:
+        """How many samples are asked for: a whole number, 1 or more."""
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise InvalidRequestError.because(f"n: {number!r} makes no sense; it must be a whole number, 1 or more")
+        return number
+
+    def companions(self, prompt: object, requested: StageParams | None, samples: int) -> Mapping[str, Payload]:
+        """The prompts of the request's companions by role; together with the samples they are not too many."""
+        expand = self._parts.companions
+        companions = {} if expand is None else _expanded(expand, prompt, merge_params(self._merged, requested or {}))
+        siblings, most = samples * (1 + len(companions)), self._parts.limits.max_siblings
+        if siblings > most:
+            each = f" with {len(companions)} companions each" if companions else ""
+            raise InvalidRequestError.because(
+                f"n: {samples} samples{each} are {siblings} siblings; a request may have {most} (limits.max_siblings)"
+            )
+        return companions
+
     def _parse(self, stage: str, values: Mapping[str, object]) -> Payload:
         try:
             return self._parts.stages[stage].parse_params(values)
         except InvalidRequestError as error:  # a backend knows its parameters, but not whose they are
             message = f"stage '{stage}', {error.record.message}"
             raise InvalidRequestError(msgspec.structs.replace(error.record, message=message, stage=stage)) from None
+
+
+def _expanded(
+    expand: Callable[..., object], prompt: object, params: Mapping[str, Mapping[str, object]]
+) -> Mapping[str, Payload]:
+    """What a pipeline's own function makes of a prompt: whatever is wrong with it is wrong with this request only."""
+    try:
+        companions = expand(prompt, params)
+    except InvalidRequestError:
+        raise
+    except Exception as error:  # foreign code; what it says is for the log only
+        _log.exception("the pipeline's companions cannot be made")
+        problem = f"companions: cannot be made of this prompt: {type(error).__name__}"
+        raise InvalidRequestError.because(f"{problem}; change the prompt or the parameters") from error
+    if not isinstance(companions, Mapping):
+        kind = type(companions).__name__
+        raise InvalidRequestError.because(f"companions: the pipeline made a {kind}; it must map roles to prompts")
+    for role, companion in companions.items():
+        if not isinstance(role, str) or not role.isidentifier() or role == MAIN:
+            raise InvalidRequestError.because(f"companions: {role!r} is no role; use a name like 'negative'")
+        check_prompt(companion)
+    return companions
 
 
 def request_id_or_new(request_id: object) -> str:
@@ -96,6 +139,28 @@ def checked_ids(request_ids: object) -> tuple[str, ...]:
                 f"request_ids: has a {type(one).__name__}, which is no id; pass an id, or a list of ids"
             )
     return ids
+
+
+def checked_group(group: object) -> str | None:
+    """The name of a group of requests, or None."""
+    if group is None:
+        return None
+    if not isinstance(group, str) or not group:
+        raise InvalidRequestError.because(f"group: {group!r} is no name; pass a text, or leave it out")
+    check_unicode(group, "group")
+    return group
+
+
+def checked_samples(samples: object, ids: Sequence[str] | None) -> tuple[int, ...]:
+    """The samples of one request, by index; none for all of it."""
+    if samples is None:
+        return ()
+    if ids is None or len(ids) != 1:
+        raise InvalidRequestError.because("samples: belong to one request; pass its id alone")
+    indices = tuple(samples) if isinstance(samples, list | tuple | set | frozenset | range) else (samples,)
+    if not indices or not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in indices):
+        raise InvalidRequestError.because(f"samples: {samples!r} are no indices; pass whole numbers, 0 or more")
+    return tuple(one for one in indices if isinstance(one, int))
 
 
 def checked_priority(priority: object) -> int:

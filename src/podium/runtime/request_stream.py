@@ -16,7 +16,7 @@ from podium.core.events import Finish, FinishReason
 from podium.core.graph import Stage
 from podium.core.identity import Payload
 from podium.errors import ErrorKind, ErrorRecord, PodiumError, RequestError, Scope
-from podium.runtime.outputs import OmniOutput, OmniResult
+from podium.runtime.outputs import OmniOutput, OmniResult, SampleResult
 
 StreamEffect = EmitOutput | EndRequest | RefuseRequest
 
@@ -25,7 +25,7 @@ class RequestStream:
     """An async iterator over one request's outputs; raises the request's error, once, in its place in the order.
 
     Use it with `async for`; `aclose`, a break, a cancelled task or dropping it cancels the request. `outcome`, `error`
-    and `timeline` are set once the terminal arrived.
+    and `timeline` are set once the terminal arrived. `samples` is how many were asked for.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class RequestStream:
         self.outcome: Outcome | None = None
         self.error: ErrorRecord | None = None
         self.timeline: Mapping[str, StageTimings] = {}
+        self.samples = 1
         self._stages = stages
         self._cancel = cancel
         self._max_undelivered = max_undelivered
@@ -94,31 +95,24 @@ class RequestStream:
 
     async def collect_whatever(self) -> OmniResult:
         """Wait for the end and join what arrived; an error is part of the result."""
-        pieces: dict[str, list[Payload]] = {}
-        partials: dict[str, Payload] = {}
-        reasons: dict[str, FinishReason] = {}
-        usage: dict[str, Mapping[str, int]] = {}
+        gathered = [_Gathered() for _ in range(self.samples)]
         error: PodiumError | None = None
         try:
             async for item in self:
-                arrived = pieces.setdefault(item.output, [])
-                if item.delta is not None:
-                    arrived.append(item.delta)
-                if item.partial is not None:
-                    partials[item.output] = item.partial
-                if item.finish_reason is not None:
-                    reasons[item.output] = item.finish_reason
-                    usage[item.output] = item.usage
+                gathered[item.index].take(item)
         except RequestError as failure:
             error = failure
+        results = tuple(one.result(index) for index, one in enumerate(gathered))
+        first = results[0]
         return OmniResult(
             request_id=self.request_id,
-            outputs={name: partials[name] if name in partials else _whole(arrived) for name, arrived in pieces.items()},
-            finish_reasons=reasons,
-            usage=usage,
+            outputs=first.outputs,
+            finish_reasons=first.finish_reasons,
+            usage=first.usage,
             timeline=self.timeline,
             outcome=self.outcome or Outcome.ABORTED,
             error=error,
+            samples=results if self.samples > 1 else (),
         )
 
     def discard(self) -> None:
@@ -160,6 +154,7 @@ class RequestStream:
                     modality=stage.produces,
                     sequence=sequence,
                     at=effect.at,
+                    index=effect.index,
                     delta=None if ends_segment else payload,
                     segment_finished=ends_segment,
                     weights_version=effect.weights_version,
@@ -180,6 +175,7 @@ class RequestStream:
             modality=stage.produces,
             sequence=sequence,
             at=effect.at,
+            index=effect.index,
             partial=effect.partial,
             stage_finished=True,
             request_finished=effect.request_finished,
@@ -215,6 +211,34 @@ class RequestStream:
             request_id=self.request_id,
             message=f"more than {self._max_undelivered} outputs were not read by the caller (max_undelivered)",
         )
+
+
+class _Gathered:
+    """What arrived of one sample, by output."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, list[Payload]] = {}
+        self._partials: dict[str, Payload] = {}
+        self._reasons: dict[str, FinishReason] = {}
+        self._usage: dict[str, Mapping[str, int]] = {}
+
+    def take(self, item: OmniOutput) -> None:
+        arrived = self._pieces.setdefault(item.output, [])
+        if item.delta is not None:
+            arrived.append(item.delta)
+        if item.partial is not None:
+            self._partials[item.output] = item.partial
+        if item.finish_reason is not None:
+            self._reasons[item.output] = item.finish_reason
+            self._usage[item.output] = item.usage
+
+    def result(self, index: int) -> SampleResult:
+        """All of it, joined; what an aborted stage handed over covers its pieces."""
+        outputs = {
+            name: self._partials[name] if name in self._partials else _whole(arrived)
+            for name, arrived in self._pieces.items()
+        }
+        return SampleResult(index=index, outputs=outputs, finish_reasons=self._reasons, usage=self._usage)
 
 
 def _whole(pieces: list[Payload]) -> Payload:

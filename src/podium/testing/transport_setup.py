@@ -18,7 +18,7 @@ from podium.core.events import FinishReason
 from podium.core.graph import Modality
 from podium.core.identity import MAIN, JobKey, Payload, ReplicaKey
 from podium.payloads import Text
-from podium.ports.input_processor import InputProcessor
+from podium.ports.input_processor import Processor
 from podium.ports.stage_backend import StageBackend
 from podium.ports.stage_client import StageClient
 from podium.testing.event_log import EventLog
@@ -37,7 +37,7 @@ class ReplicaSetup(NamedTuple):
 
     replica: ReplicaKey
     make_backend: Callable[[], StageBackend]
-    make_processor: Callable[[], InputProcessor]
+    make_processor: Callable[[], Processor]
     sources: Mapping[str, Modality]
 
 

@@ -16,7 +16,7 @@ from podium.core.effects import CallReplica, StopJob
 from podium.core.events import Event
 from podium.core.graph import Modality
 from podium.core.identity import ReplicaKey
-from podium.ports.input_processor import InputProcessor
+from podium.ports.input_processor import Processor
 from podium.ports.stage_backend import Placement, StageBackend
 from podium.ports.stage_client import EventSink, OutboxFullError, StageClient, StageCommand
 from podium.tasks import CLOSE_LIMIT_S, OwnedTask, follow
@@ -31,7 +31,7 @@ JOIN_LIMIT_S = 1.0
 def in_process_client(
     replica: ReplicaKey,
     make_backend: Callable[[], StageBackend],
-    make_processor: Callable[[], InputProcessor],
+    make_processor: Callable[[], Processor],
     sources: Mapping[str, Modality],
     placement: Placement,
     outbox_limit: int = OUTBOX_LIMIT,
@@ -48,7 +48,7 @@ class _Life:
         self,
         replica: ReplicaKey,
         make_backend: Callable[[], StageBackend],
-        make_processor: Callable[[], InputProcessor],
+        make_processor: Callable[[], Processor],
         sources: Mapping[str, Modality],
     ) -> None:
         self.replica = replica

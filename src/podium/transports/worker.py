@@ -28,7 +28,7 @@ from podium.core.events import (
 from podium.core.graph import Modality
 from podium.core.identity import PROMPT, JobKey, Payload, ReplicaKey
 from podium.errors import ErrorKind, ErrorRecord, InvalidRequestError, RequestError, Scope
-from podium.ports.input_processor import InputProcessor, InputStream
+from podium.ports.input_processor import BundleMember, BundleProcessor, InputStream, Processor
 from podium.ports.stage_backend import BackendDead, BackendOutput, JobFailed, JobStarted, StageBackend, StageTask
 from podium.ports.stage_client import EventSink, StageCommand
 
@@ -57,7 +57,7 @@ class StageWorker:
         self,
         replica: ReplicaKey,
         backend: StageBackend,
-        processor: InputProcessor,
+        processor: Processor,
         sources: Mapping[str, Modality],
         sink: EventSink,
     ) -> None:
@@ -121,22 +121,18 @@ class StageWorker:
             self.lose(death)
 
     def _start(self, command: StartJob) -> None:
-        job = command.job
+        job, processor = command.job, self._processor
         try:
-            stream = self._processor.open(job, command.prompt, self._sources)
-            inputs = self._first_inputs(stream, command)
+            if isinstance(processor, BundleProcessor):
+                stream, inputs = None, list(processor.join(job, command.prompt, _bundle_of(command)))
+            else:
+                stream = processor.open(job, command.prompt, self._sources)
+                inputs = self._first_inputs(stream, command)
         except Exception as failure:  # noqa: BLE001 - foreign code; it fails this job only
             self._sink(StageFailed(self._replica, job, self._processor_error(job, failure)))
             return
-        task = StageTask(
-            job=job,
-            inputs=tuple(inputs),
-            params=command.params,
-            input_open=command.input_open,
-            priority=command.priority,
-            deadline=command.deadline,
-        )
-        if command.input_open:
+        task = _task_for(command, inputs)
+        if command.input_open and stream is not None:
             ended = sum(source.finish is not None for source in command.inputs)
             count = len(self._sources) or 1  # without sources the prompt is the one
             self._open_inputs[job] = _OpenInput(stream, count - ended, task)
@@ -335,3 +331,22 @@ class StageWorker:
             return self._placed(failure.record)
         message = f"'{method}' failed at stage '{self._replica.stage}': it raised {type(failure).__name__}"
         return self._placed(ErrorRecord(kind=ErrorKind.CONTROL_FAILED, scope=Scope.REPLICA, message=message))
+
+
+def _task_for(command: StartJob, inputs: Sequence[Payload]) -> StageTask:
+    return StageTask(
+        job=command.job,
+        inputs=tuple(inputs),
+        params=command.params,
+        input_open=command.input_open,
+        priority=command.priority,
+        deadline=command.deadline,
+    )
+
+
+def _bundle_of(command: StartJob) -> list[BundleMember]:
+    """What each sibling made, in the order in which it came."""
+    outputs: dict[str, dict[str, tuple[Payload, ...]]] = {}
+    for one in command.inputs:
+        outputs.setdefault(one.role, {})[one.source] = one.payloads
+    return [BundleMember(role, made) for role, made in outputs.items()]

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import msgspec
+
 from podium.backends.vllm import options as vllm_options
 from podium.backends.vllm.control import CALLS, IRREVERSIBLE_LEVELS, PAUSE_MODES, SLEEP_LEVELS, Control
 from podium.backends.vllm.engine import Engine, client_errors
@@ -134,7 +136,7 @@ class VllmBackend:
         params = task.params if isinstance(task.params, VllmParams) else VllmParams()
         adapter = None if params.lora is None else self._control.adapters.find(params.lora)
         try:
-            request = engine.make_request(str(task.job), task.inputs, params, adapter)
+            request = engine.make_request(str(task.job), task.inputs, _seeded(params, task.job.sample), adapter)
         except client_errors() as error:
             raise InvalidRequestError.because(str(error), stage=self._stage) from error
         engine.register(request)
@@ -392,6 +394,13 @@ class VllmBackend:
 
 async def _nothing() -> None:
     """Send nothing: whoever posted it hears when everything before is sent."""
+
+
+def _seeded(params: VllmParams, sample: int) -> VllmParams:
+    """The parameters of one sample: with one seed for all, they would all be the same."""
+    if params.seed is None or sample == 0:
+        return params
+    return msgspec.structs.replace(params, seed=(params.seed + sample) % (1 << 63))
 
 
 def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
