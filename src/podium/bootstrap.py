@@ -280,4 +280,4 @@ def _stage_parts(config: StageConfig, produces: Mapping[str, Modality]) -> Stage
     def parse_params(values: Mapping[str, object]) -> Payload:
         return backend.parse_params(options, values)
 
-    return StageParts(backend.capabilities, parse_params, make_client, config.replicas)
+    return StageParts(backend.capabilities, parse_params, make_client, config.replicas, config.restart)

@@ -440,6 +440,43 @@ class TestReplicas:
         assert world.drain("a") == []
         assert [one.state for one in world.core.statistics().stages["a"].replicas] == ["draining", "live"]
 
+    @pytest.mark.rule("ORCH-INV-306")
+    def test_work_waits_for_the_successor_of_a_drained_replica(self) -> None:
+        world = single()
+        world.submit("r")
+        assert world.drain("a", succeeded=True) == []
+        assert lines(world.submit("s")) == []
+        assert world.core.statistics().stages["a"].returning == (0,)
+        assert lines(world.finish("a", request_id="r"))[0] == "close a[0]@0"
+        world.wait(LIMITS.queue_timeout_s)
+        assert world.terminals("s") == [], "waiting for a replacement is no fault of the queue"
+        assert lines(world.join("a", 0, 1)) == ["start s/a on a[0]@1"]
+        assert world.core.statistics().stages["a"].returning == ()
+
+    @pytest.mark.rule("ORCH-INV-202", "ORCH-INV-306")
+    def test_what_waits_for_a_successor_fails_when_it_does_not_come(self) -> None:
+        world = single()
+        assert lines(world.drain("a", succeeded=True)) == ["close a[0]@0"]
+        world.submit("r")
+        assert world.lose("a", 0, 2) == [], "another one"
+        assert lines(world.lose("a", 0, 1)) == ["end r failed stage_unavailable"]
+        assert refusal_of(world).kind is ErrorKind.STAGE_UNAVAILABLE
+
+    @pytest.mark.rule("ORCH-INV-202")
+    def test_the_loss_of_a_replica_that_drains_does_not_fail_what_waits_for_its_successor(self) -> None:
+        world = single()
+        world.submit("r")
+        world.drain("a", succeeded=True)
+        world.submit("s")
+        assert lines(world.lose("a")) == ["close a[0]@0", "end r failed replica_lost"]
+        assert lines(world.join("a", 0, 1)) == ["start s/a on a[0]@1"]
+
+
+def refusal_of(world: World) -> ErrorRecord:
+    """Why one more request is refused."""
+    world.submit("refused")
+    return refusal(world)
+
 
 class TestShutdown:
     @pytest.mark.rule("ORCH-INV-302", "ORCH-INV-304")

@@ -15,6 +15,15 @@ from tests.support.core_world import World, lines, voice
 B = ReplicaKey("b", 0, 0), ReplicaKey("b", 1, 0)
 
 
+def test_a_core_goes_on_to_wait_for_a_successor() -> None:
+    world = World(*voice())
+    world.drain(voice()[0].name, succeeded=True)
+    snapshot = world.core.snapshot()
+    other = Orchestrator(world.core.graph, world.core.limits, snapshot)
+    assert other.snapshot() == snapshot
+    assert snapshot.returning == (ReplicaKey(voice()[0].name, 0, 1),)
+
+
 def a_world_with_a_past() -> World:
     world = World(*voice(), replicas=2)
     world.submit("r")

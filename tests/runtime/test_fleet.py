@@ -11,7 +11,9 @@ from podium.core.events import Event
 from podium.core.identity import ReplicaKey
 from podium.errors import StartError
 from podium.ports.stage_client import EventSink, StageClient, StageCommand
-from podium.runtime.fleet import Fleet, ReplicaSpec
+from podium.runtime.fleet import Fleet
+from podium.runtime.replica_slot import ReplicaSlot, ReplicaSpec
+from podium.testing.virtual_clock import VirtualClock
 from tests.support.core_world import a_loss
 
 
@@ -60,6 +62,7 @@ class World:
             self._sink,
             lambda stage, message: self.progress.append((stage, message)),
             close_timeout_s,
+            VirtualClock(),
         )
 
     def let(self, *, start: bool = True, close: bool = True) -> None:
@@ -72,8 +75,8 @@ class World:
     def calls(self) -> Mapping[str, list[str]]:
         return {stage: client.calls for stage, client in self.clients.items()}
 
-    def _maker(self, client: Client) -> Callable[[], StageClient]:
-        return lambda: client
+    def _maker(self, client: Client) -> Callable[[ReplicaKey], StageClient]:
+        return lambda _: client
 
     def _sink(self, event: Event) -> None:
         raise AssertionError("nothing is pushed here")
@@ -87,16 +90,16 @@ async def turns() -> None:
 async def test_a_failure_of_the_closing_itself_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fail(client: StageClient) -> None:
+    async def fail(slot: ReplicaSlot, client: StageClient) -> None:
         raise LookupError("a bug in the fleet")
 
     world = World("a")
     world.let()
     await world.fleet.start()
-    monkeypatch.setattr(world.fleet, "_close_one", fail)
+    monkeypatch.setattr(ReplicaSlot, "_close_client", fail)
     world.fleet.retire(world.clients["a"].replica, None)
     await world.fleet.close()
-    assert "closing a replica failed" in caplog.text
+    assert "closing a replica, or starting the next, failed" in caplog.text
     assert "a bug in the fleet" in caplog.text
 
 
@@ -174,11 +177,11 @@ async def test_a_timeout_of_the_replica_itself_is_not_taken_for_the_limit() -> N
 
 
 async def test_a_client_that_cannot_be_made_is_a_failed_start() -> None:
-    def refuse() -> StageClient:
+    def refuse(key: ReplicaKey) -> StageClient:
         raise ImportError("no such engine")
 
     spec = ReplicaSpec(ReplicaKey("a", 0, 0), refuse, 1.0)
-    fleet = Fleet([spec], lambda _: None, lambda *_: None, 1.0)
+    fleet = Fleet([spec], lambda _: None, lambda *_: None, 1.0, VirtualClock())
     with pytest.raises(StartError, match="ImportError: no such engine"):
         await fleet.start()
     await fleet.close()

@@ -18,9 +18,9 @@ from podium.core.statistics import Statistics
 from podium.errors import EngineStoppedError, StartError
 from podium.ports.stage_client import EventSink, StageClient, StageCommand
 from podium.runtime.clock import MonotonicClock
-from podium.runtime.fleet import ReplicaSpec
 from podium.runtime.host import EngineHost, HostState
 from podium.runtime.outlet import CallerOutlet
+from podium.runtime.replica_slot import ReplicaSpec
 from podium.runtime.rpc_result_router import RpcResultRouter
 from podium.tasks import follow
 from tests.support.core_world import make_stage
@@ -73,7 +73,7 @@ class Client:
 
 
 def new_host(client: Client, on_progress: Callable[[str, str], None] | None = None) -> EngineHost:
-    def make() -> StageClient:
+    def make(key: ReplicaKey) -> StageClient:
         return client
 
     return EngineHost(

@@ -14,6 +14,7 @@ from podium.runtime.clock import MonotonicClock
 from podium.runtime.host import DEAD, EngineHost, HostState
 from podium.runtime.orchestrator_monitor import Health, check_health, judge
 from podium.runtime.outlet import CallerOutlet
+from podium.runtime.replica_slot import SlotPhase, SlotStatistics
 from podium.runtime.rpc_result_router import RpcResultRouter
 from tests.support.core_world import World, a_loss, make_stage, streaming
 
@@ -55,6 +56,23 @@ def test_the_answer_names_the_stages_at_fault() -> None:
     both = judge(statistics(("b", 0), ("b", 1), ("a", 1), ("a", 0)))
     assert both.unavailable_stages == ("a", "b")
     assert both.reason == "no live replica of stage 'a', 'b'"
+
+
+@pytest.mark.rule("ORCH-INV-305")
+def test_the_answer_names_what_comes_back() -> None:
+    slots = (
+        SlotStatistics("a", 0, 0, SlotPhase.SERVING),
+        SlotStatistics("a", 1, 1, SlotPhase.STARTING, is_coming=True),
+        SlotStatistics("b", 0, 1, SlotPhase.STARTING, is_coming=True, failure="stage 'b' did not start: no memory"),
+        SlotStatistics("b", 1, 0, SlotPhase.CLOSING),
+    )
+    health = judge(statistics(("a", 1), ("b", 0), ("b", 1)), slots)
+    assert health.reason == (
+        "no live replica of stage 'b' (replica 0 of stage 'b' is starting again, after this: "
+        "stage 'b' did not start: no memory)"
+    )
+    assert health.restarting_stages == ("a", "b")
+    assert judge(statistics(("a", 1)), slots) == Health(is_live=True, is_ready=True, restarting_stages=("a", "b"))
 
 
 @pytest.mark.rule("ORCH-INV-305")

@@ -19,5 +19,5 @@ def test_every_replica_of_every_stage_is_started_within_its_own_limit() -> None:
         (ReplicaKey("quick", 1, 0), Limits().start_timeout_s),
     ]
     assert world.backends == {}, "nothing is made before it is started"
-    assert [spec.make_client().replica for spec in specs] == [spec.key for spec in specs]
+    assert [spec.make_client(spec.key).replica for spec in specs] == [spec.key for spec in specs]
     assert list(world.backends) == [spec.key for spec in specs]

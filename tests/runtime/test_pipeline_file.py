@@ -11,6 +11,7 @@ from podium.core.graph import EdgeMode, EmptyPolicy, Limits, Modality, Source, S
 from podium.errors import ConfigurationError
 from podium.runtime.config import PipelineConfig
 from podium.runtime.pipeline_file import load_pipeline
+from podium.runtime.replica_slot import RestartLimits
 from tests.runtime.fake_catalog import FakeCatalog
 
 GOOD = """\
@@ -109,6 +110,13 @@ def test_five_faults_are_five_messages() -> None:
         "line 19: stage 'speaker', sources: unknown source 'thinkr'; use one of: thinker, speaker",
         "line 26: stage 'speaker', limits.max_inflight: 0 makes no sense; it must be greater than 0, and finite",
     ]
+
+
+def test_how_a_lost_replica_comes_back_can_be_said() -> None:
+    text = GOOD.replace("replicas: 2", "restart: {attempts: 0, window_s: 60}")
+    thinker, speaker = load(text).stages
+    assert thinker.restart == RestartLimits(), "it does by default"
+    assert speaker.restart == RestartLimits(attempts=0, window_s=60.0)
 
 
 def test_the_error_lists_every_fault_in_its_own_text() -> None:
@@ -275,6 +283,31 @@ def test_the_error_lists_every_fault_in_its_own_text() -> None:
             "prewarm: 1",
             "line 25: stage 'speaker', prewarm: is a whole number (1); it must be true or false",
             id="prewarm",
+        ),
+        pytest.param(
+            "replicas: 2",
+            "restart: {attempts: -1}",
+            "line 23: stage 'speaker', restart.attempts: -1 makes no sense; it must be at least 0, and finite",
+            id="restart attempts",
+        ),
+        pytest.param(
+            "replicas: 2",
+            "restart: {backoff_s: 0}",
+            "line 23: stage 'speaker', restart.backoff_s: 0.0 makes no sense; it must be greater than 0, and finite",
+            id="restart backoff",
+        ),
+        pytest.param(
+            "replicas: 2",
+            "restart: {backof_s: 5}",
+            "line 23: stage 'speaker', restart.backof_s: unknown key 'backof_s'; did you mean 'backoff_s'?",
+            id="restart key",
+        ),
+        pytest.param(
+            "replicas: 2",
+            "restart:\n      max_backoff_s: 5\n      backoff_s: 9",
+            "line 24: stage 'speaker', restart.max_backoff_s: 5.0 is less than backoff_s, 9.0;"
+            " make it at least as long",
+            id="restart max_backoff_s",
         ),
         pytest.param(
             "rerun: true",

@@ -314,9 +314,10 @@ class World:
         """Let a replica join."""
         return self.tell(ReplicaJoined(ReplicaKey(stage, slot, generation)))
 
-    def drain(self, stage: str, slot: int = 0, generation: int = 0) -> list[Effect]:
-        """Let a replica take no new work."""
-        return self.tell(ReplicaDrained(ReplicaKey(stage, slot, generation)))
+    def drain(self, stage: str, slot: int = 0, generation: int = 0, *, succeeded: bool = False) -> list[Effect]:
+        """Let a replica take no new work; with `succeeded` the next generation is to take its slot."""
+        successor = ReplicaKey(stage, slot, generation + 1) if succeeded else None
+        return self.tell(ReplicaDrained(ReplicaKey(stage, slot, generation), successor))
 
     def lose(self, stage: str, slot: int = 0, generation: int = 0) -> list[Effect]:
         """Let a replica die."""

@@ -30,6 +30,7 @@ from podium.ports.stage_client import StageClient
 from podium.runtime.async_omni_engine import AsyncOmniEngine
 from podium.runtime.outputs import OmniOutput
 from podium.runtime.parts import EngineParts, StageParts
+from podium.runtime.replica_slot import NO_RESTART, RestartLimits
 from podium.runtime.request_stream import RequestStream
 from podium.testing.fake_backend import FakeBackend, FakeOptions, Script, Then
 from podium.transports.in_process import in_process_client
@@ -180,6 +181,7 @@ class ShellWorld:
         make_backend: Mapping[str, Callable[[str, FakeOptions], FakeBackend]] | None = None,
         limits: EngineLimits | None = None,
         params: Mapping[str, Mapping[str, object]] | None = None,
+        restart: RestartLimits = NO_RESTART,
     ) -> None:
         self.stages = stages or ONE_STAGE
         self.backends: dict[ReplicaKey, FakeBackend] = {}
@@ -189,9 +191,10 @@ class ShellWorld:
         self.make_backend = make_backend or {}
         self._limits = limits or EngineLimits()
         self._params = params or {}
+        self._restart = restart
 
-    def of(self, stage: str, slot: int = 0) -> WatchedBackend:
-        found = self.backends[ReplicaKey(stage, slot, 0)]
+    def of(self, stage: str, slot: int = 0, generation: int = 0) -> WatchedBackend:
+        found = self.backends[ReplicaKey(stage, slot, generation)]
         assert isinstance(found, WatchedBackend)
         return found
 
@@ -204,6 +207,7 @@ class ShellWorld:
                     partial(FakeBackend.parse_params, None),
                     partial(self._make_client, stage),
                     self._replicas,
+                    self._restart,
                 )
                 for stage in self.stages
             },

@@ -158,13 +158,18 @@ class ReplicaJoined(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicaDrained(msgspec.Struct, frozen=True, tag=True):
-    """A replica shall take no new work; it leaves when its last job ends."""
+    """A replica shall take no new work; it leaves when its last job ends.
+
+    `successor` is the life that will take its slot: until that joins, or is lost before it does, work for the stage
+    waits for it.
+    """
 
     replica: ReplicaKey
+    successor: ReplicaKey | None = None
 
 
 class ReplicaLost(msgspec.Struct, frozen=True, tag=True):
-    """A replica is gone, with everything it had."""
+    """A replica is gone, with everything it had; or it was awaited as a successor, and will not come."""
 
     replica: ReplicaKey
     error: ErrorRecord

@@ -155,11 +155,9 @@ class Orchestrator:
             case ReplicaJoined():
                 self._replica_joined(event.replica)
             case ReplicaDrained():
-                self._replica_drained(event.replica)
+                self._replica_drained(event)
             case ReplicaLost():
-                replica = self._state.find_replica(event.replica)
-                if replica is not None:
-                    lose_replica(self._state, replica, event.error)
+                self._replica_lost(event)
             case CallReturned():
                 take_return(self._state, event)
             case ControlRequested():
@@ -373,17 +371,31 @@ class Orchestrator:
         pool = self._state.pools.get(key.stage)
         if pool is not None and pool.try_join(key) is not None:
             self._state.serve(pool)
+            fail_stranded(self._state, pool)  # what waited for it, should its weights not let it work
         else:
             self._state.drop(())
 
-    def _replica_drained(self, key: ReplicaKey) -> None:
+    def _replica_drained(self, event: ReplicaDrained) -> None:
         state = self._state
-        replica = state.find_replica(key)
+        replica = state.find_replica(event.replica)
         if replica is not None and replica.state is ReplicaState.LIVE:
-            state.pools[key.stage].drain(replica)
+            pool = state.pools[event.replica.stage]
+            pool.drain(replica, event.successor)
             leave_when_empty(state, replica)
-            fail_stranded(state, state.pools[key.stage])
-            state.serve(state.pools[key.stage])
+            fail_stranded(state, pool)
+            state.serve(pool)
+
+    def _replica_lost(self, event: ReplicaLost) -> None:
+        state = self._state
+        key = event.replica
+        replica = state.find_replica(key)
+        if replica is not None:
+            lose_replica(state, replica, event.error)
+            return
+        pool = state.pools.get(key.stage)
+        if pool is not None and pool.returning.get(key.slot) == key:
+            del pool.returning[key.slot]
+            fail_stranded(state, pool)
 
     def _shut_down(self, error: ErrorRecord) -> None:
         state = self._state
@@ -431,6 +443,9 @@ class Orchestrator:
         """A job has waited too long; where a stage stands still, that is not its fault until the hold is too long."""
         state = self._state
         job.wait = wait
+        if wait is Wait.QUEUE and state.pool_of(job).is_between_lives:
+            state.wait(job, wait, job.wait_limit_s())  # whoever replaces the replica says when that is over
+            return
         pool = self._standing_still(job)
         if pool is None:
             fail_request(state, job.request, timed_out(job))

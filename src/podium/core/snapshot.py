@@ -47,6 +47,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     gate: dict[str, GateState] = {}
     barriers: dict[str, BarrierSnapshot] = {}
     fences: dict[str, FenceSnapshot] = {}
+    returning: tuple[ReplicaKey, ...] = ()
     remembered: tuple[str, ...] = ()
     serial: int = 0
     attempt: int = 0

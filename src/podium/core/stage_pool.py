@@ -59,6 +59,7 @@ class StagePool:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.replicas: dict[int, Replica] = {}
+        self.returning: dict[int, ReplicaKey] = {}
         self.queued = 0
         self.live = 0
         self.barrier = Barrier()
@@ -76,8 +77,13 @@ class StagePool:
 
     @property
     def is_available(self) -> bool:
-        """Whether any replica takes new work, now or when it has a credit."""
-        return self.live > 0
+        """Whether any replica takes new work, now, when it has a credit, or when it is back."""
+        return self.live > 0 or bool(self.returning)
+
+    @property
+    def is_between_lives(self) -> bool:
+        """Whether nothing takes work, but a replica will that takes the place of another."""
+        return self.live == 0 and bool(self.returning)
 
     def has_room(self, jobs: int) -> bool:
         """Whether so many more jobs of one request may come: those that find no credit have to wait."""
@@ -102,6 +108,7 @@ class StagePool:
         if key.slot in self.replicas or key.generation <= self._newest.get(key.slot, -1):
             return None
         self._newest[key.slot] = key.generation
+        self.returning.pop(key.slot, None)
         replica = self.replicas[key.slot] = Replica(key)
         self._note_work(replica)
         return replica
@@ -134,9 +141,11 @@ class StagePool:
         """Know that a slot has seen a generation, so that no older one joins."""
         self._newest[key.slot] = max(key.generation, self._newest.get(key.slot, key.generation))
 
-    def drain(self, replica: Replica) -> None:
-        """Give a replica no new work."""
+    def drain(self, replica: Replica, successor: ReplicaKey | None = None) -> None:
+        """Give a replica no new work, and wait for its successor if it gets one."""
         replica.advance(ReplicaTrigger.DRAIN)
+        if successor is not None:
+            self.returning[replica.key.slot] = successor
         self._note_work(replica)
 
     def remove(self, replica: Replica, trigger: ReplicaTrigger) -> None:

@@ -136,6 +136,7 @@ class CoreState:
             gate=self.gate.states(),
             barriers={name: pool.barrier.snapshot() for name, pool in self.pools.items()},
             fences={name: pool.fence.snapshot() for name, pool in self.pools.items()},
+            returning=tuple(key for pool in self.pools.values() for key in pool.returning.values()),
             remembered=tuple(self.remembered),
             serial=self._serial,
             attempt=self._attempt,
@@ -152,6 +153,8 @@ class CoreState:
             self.pools[name].is_frozen = not self.pools[name].barrier.lets_start
         for name, fence in snapshot.fences.items():
             self.pools[name].restore_fence(fence)
+        for key in snapshot.returning:
+            self.pools[key.stage].returning[key.slot] = key
         for one in snapshot.replicas:
             self.pools[one.key.stage].restore_replica(one)
         for key in snapshot.newest:
@@ -183,6 +186,7 @@ class CoreState:
                     barrier=pool.barrier.state,
                     fence=pool.fence.state,
                     weights_version=pool.weights_version,
+                    returning=tuple(pool.returning),
                     replicas=tuple(_replica_statistics(replica) for replica in pool.replicas.values()),
                 )
                 for name, pool in self.pools.items()

@@ -28,7 +28,10 @@ class ReplicaStatistics(msgspec.Struct, frozen=True):
 
 
 class StageStatistics(msgspec.Struct, frozen=True):
-    """One stage: jobs that wait for capacity, jobs at replicas, chunks that wait for a job's start (buffered)."""
+    """One stage: jobs that wait for capacity, jobs at replicas, chunks that wait for a job's start (buffered).
+
+    `returning` are the slots of replicas that are being replaced; work waits for them.
+    """
 
     queued: int
     running: int
@@ -38,6 +41,7 @@ class StageStatistics(msgspec.Struct, frozen=True):
     barrier: BarrierState = BarrierState.OPEN
     fence: FenceState = FenceState.SETTLED
     weights_version: int = 0
+    returning: tuple[int, ...] = ()
 
     @property
     def is_available(self) -> bool:

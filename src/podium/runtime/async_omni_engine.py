@@ -10,7 +10,8 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Self
+from concurrent.futures import Future
+from typing import Self, TypeVar
 
 from podium.core.effects import ReplyAbort, ReplyControl
 from podium.core.events import AbortRequested, AckLevel, ControlRequested, RequestCancelled, RequestSubmitted
@@ -43,6 +44,7 @@ from podium.runtime.preparation import (
     checked_limit_s,
     checked_priority,
     checked_samples,
+    checked_slot,
     request_id_or_new,
 )
 from podium.runtime.request_stream import RequestStream
@@ -51,10 +53,14 @@ from podium.tasks import follow
 
 _log = logging.getLogger("podium.engine")
 
+Value = TypeVar("Value")
+
 ANSWER_LIMIT_S = 2.0
 """How long the loop may take to answer a health check, or a question for its figures."""
 MAX_UNDELIVERED = 65536
 """Outputs of one request that may wait for its caller to read them."""
+MOVE_TIMEOUT_S = 600.0
+"""How long a change of replicas may take unless the caller says otherwise: models load for minutes."""
 ANSWER_GRACE_S = 5.0
 """How much later than its own limit an abort is given up, should the loop itself not answer."""
 
@@ -253,7 +259,52 @@ class AsyncOmniEngine(EngineControl):
             open_calls=len(self._router) + len(self._control_router),
             inbox_depth=self._host.inbox_depth,
             released_payloads=self._host.store.released,
+            slots=self._host.slots(),
         )
+
+    async def drain(self, stage: str, replica: int, *, timeout_s: float = MOVE_TIMEOUT_S) -> None:
+        """Give a replica no more work, let it end what it has, and close it for good; it may be the last one.
+
+        Raises InvalidRequestError for one that there is not, and WaitTimeoutError when it has not ended in time; it
+        leaves even so, once it has.
+        """
+        limit_s = self._checked_move(stage, timeout_s)
+        slot = checked_slot(replica)
+        await self._await_move(self._host.move(lambda moves: moves.drain(stage, slot, limit_s)), limit_s)
+
+    async def restart(self, stage: str, *, timeout_s: float = MOVE_TIMEOUT_S) -> None:
+        """Give each replica of a stage a new life, one after another; requests lose nothing by it.
+
+        A replica gets no more work, ends what it has, is closed, and is followed in its slot by the next generation.
+        Requests that find no other replica wait for that one, and none is refused for it while there is room in the
+        queue. Replicas that were given up are started too.
+
+        Raises StartError when one does not start: the others are left as they are, and that one is tried again as its
+        `restart` limits say. Raises WaitTimeoutError when it takes too long; what was begun goes on.
+        """
+        limit_s = self._checked_move(stage, timeout_s)
+        await self._await_move(self._host.move(lambda moves: moves.restart(stage, limit_s)), limit_s)
+
+    async def add_replica(self, stage: str, *, timeout_s: float = MOVE_TIMEOUT_S) -> int:
+        """Start one more replica of a stage, and return its slot once it takes work.
+
+        Raises StartError when it does not start, and WaitTimeoutError when that takes too long; it goes on even so.
+        """
+        limit_s = self._checked_move(stage, timeout_s)
+        return await self._await_move(self._host.move(lambda moves: moves.add(stage, limit_s)), limit_s)
+
+    def _checked_move(self, stage: str, timeout_s: float) -> float:
+        self._desk.names([stage])
+        return checked_limit_s(timeout_s, "timeout_s")
+
+    async def _await_move(self, move: Future[Value], limit_s: float) -> Value:
+        try:
+            async with asyncio.timeout(limit_s + ANSWER_GRACE_S):
+                return await asyncio.wrap_future(move)
+        except TimeoutError as error:
+            if isinstance(error, WaitTimeoutError):
+                raise
+            raise WaitTimeoutError(_silent(limit_s)) from None
 
     async def shutdown(self, timeout_s: float = 30.0) -> None:
         """End every request with one terminal, then the loop, then the stages. Idempotent; safe while it starts.

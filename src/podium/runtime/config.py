@@ -15,6 +15,7 @@ from podium.core.admission import EngineLimits
 from podium.core.graph import Graph, Stage
 from podium.errors import InvalidRequestError
 from podium.runtime.marked_yaml import describe, nearest
+from podium.runtime.replica_slot import RestartLimits
 
 StageParams: TypeAlias = Mapping[str, Mapping[str, object]]
 """Sampling parameters by stage, as a caller or a file writes them; not yet checked by a backend."""
@@ -28,7 +29,8 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `backend`, `processor` and `transport` are names for the catalog. `options` and `params` are as written in the file;
     the backend's `parse_options` and `parse_params` have accepted them. With a `poll_interval_s` the replicas' outputs
-    are picked up so often, in seconds, instead of one by one as they come.
+    are picked up so often, in seconds, instead of one by one as they come. `restart` says how a lost replica comes
+    back.
     """
 
     stage: Stage
@@ -40,6 +42,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True):
     transport: str = DEFAULT_TRANSPORT
     poll_interval_s: float | None = None
     replicas: int = 1
+    restart: RestartLimits = RestartLimits()
 
     @property
     def name(self) -> str:

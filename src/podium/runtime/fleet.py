@@ -1,4 +1,4 @@
-"""The physical life of replicas: started all or none, retired one by one, closed together; always with a limit.
+"""The replicas of one engine: started all or none, retired one by one, closed together; always with a limit.
 
 It knows nothing of requests. That a replica is lost is said by its client; what that means is the core's business.
 """
@@ -7,43 +7,45 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from podium.core.identity import ReplicaKey
-from podium.errors import ErrorRecord, StartError
+from podium.errors import ErrorRecord
+from podium.ports.environment import Clock
 from podium.ports.stage_client import EventSink, StageClient
-from podium.tasks import OwnedTask
+from podium.runtime.replica_slot import FleetCommons, Progress, ReplicaSlot, ReplicaSpec, SlotPhase, SlotStatistics
 
 _log = logging.getLogger("podium.fleet")
-
-Progress = Callable[[str, str], None]
-"""Hears of a stage's start: the stage, and a few words."""
-
-
-class ReplicaSpec(NamedTuple):
-    """One replica to start: how to make its client, and how long that may take (seconds)."""
-
-    key: ReplicaKey
-    make_client: Callable[[], StageClient]
-    start_timeout_s: float
 
 
 class Fleet:
     """All replicas of one engine."""
 
     def __init__(
-        self, specs: Sequence[ReplicaSpec], sink: EventSink, on_progress: Progress, close_timeout_s: float
+        self,
+        specs: Sequence[ReplicaSpec],
+        sink: EventSink,
+        on_progress: Progress,
+        close_timeout_s: float,
+        clock: Clock,
     ) -> None:
-        self._specs = tuple(specs)
-        self._sink = sink
-        self._on_progress = on_progress
-        self.close_timeout_s = close_timeout_s
         self._clients: dict[ReplicaKey, StageClient] = {}
-        self._retiring: dict[ReplicaKey, OwnedTask] = {}
+        self._commons = FleetCommons(self._clients, sink, on_progress, clock, close_timeout_s)
+        self._specs = {spec.key.stage: spec for spec in specs}
+        self._slots = {(spec.key.stage, spec.key.slot): ReplicaSlot(spec, self._commons) for spec in specs}
 
     def __repr__(self) -> str:
-        return f"<Fleet of {len(self._clients)} replicas, {len(self._retiring)} retiring>"
+        retiring = sum(slot.phase is SlotPhase.CLOSING for slot in self._slots.values())
+        return f"<Fleet of {len(self._clients)} replicas, {retiring} retiring>"
+
+    @property
+    def close_timeout_s(self) -> float:
+        """How long a replica may take to close."""
+        return self._commons.close_timeout_s
+
+    @close_timeout_s.setter
+    def close_timeout_s(self, limit_s: float) -> None:
+        self._commons.close_timeout_s = limit_s
 
     @property
     def keys(self) -> tuple[ReplicaKey, ...]:
@@ -54,6 +56,24 @@ class Fleet:
         """The client of that very generation."""
         return self._clients.get(replica)
 
+    def slots(self, stage: str) -> list[ReplicaSlot]:
+        """The slots of a stage, by number."""
+        return [self._slots[place] for place in sorted(self._slots) if place[0] == stage]
+
+    def free_slot(self, stage: str) -> ReplicaSlot:
+        """An empty slot of a stage: the first there is, or a new one."""
+        slots = self.slots(stage)
+        for slot in slots:
+            if slot.phase is SlotPhase.EMPTY:
+                return slot
+        key = ReplicaKey(stage, len(slots), -1)
+        fresh = self._slots[stage, key.slot] = ReplicaSlot(self._specs[stage]._replace(key=key), self._commons)
+        return fresh
+
+    def statistics(self) -> tuple[SlotStatistics, ...]:
+        """Every slot as it is now; may be asked from any thread."""
+        return tuple(slot.statistics() for slot in list(self._slots.values()))
+
     async def start(self) -> None:
         """Start every replica, at the same time. Raises StartError of the first that fails.
 
@@ -61,71 +81,25 @@ class Fleet:
         """
         try:
             async with asyncio.TaskGroup() as group:
-                for spec in self._specs:
-                    group.create_task(self._start_one(spec))
+                for slot in self._slots.values():
+                    group.create_task(slot.start())
         except BaseExceptionGroup as failures:
             raise _first(failures) from failures
 
     def retire(self, replica: ReplicaKey, error: ErrorRecord | None) -> None:
-        """Close one replica in the background; it is not found any more."""
+        """Close one replica in the background; it is not found any more. A lost one comes back as its limits say."""
         client = self._clients.pop(replica, None)
         if client is None:
             return
         if error is not None:
             _log.error("%s is closed: %s", replica, error.message)
-        task = self._retiring[replica] = OwnedTask(f"closing {replica}", self._note_failure)
-        task.start(self._close_one(client))
+        self._slots[replica.stage, replica.slot].retire(client, is_lost=error is not None)
 
     async def close(self) -> None:
-        """Close every replica, at the same time; each within the limit. Idempotent."""
-        clients = list(self._clients.values())
-        self._clients.clear()
+        """Close every replica, at the same time, each within the limit; none comes back. Idempotent."""
         async with asyncio.TaskGroup() as group:
-            for client in clients:
-                group.create_task(self._close_one(client))
-            for replica, retiring in list(self._retiring.items()):
-                group.create_task(self._end_retiring(replica, retiring))
-
-    async def _start_one(self, spec: ReplicaSpec) -> None:
-        stage = spec.key.stage
-        self._on_progress(stage, "starting")
-        limit = asyncio.timeout(spec.start_timeout_s)
-        try:
-            client = self._clients[spec.key] = spec.make_client()
-            async with limit:
-                await client.start(self._sink)
-        except StartError:
-            raise
-        except Exception as error:  # foreign code; whatever it raises, the start names the stage
-            if isinstance(error, TimeoutError) and limit.expired():
-                raise StartError(
-                    stage, f"not ready after {spec.start_timeout_s:g} s (limits.start_timeout_s)"
-                ) from error
-            raise StartError(stage, f"{type(error).__name__}: {error}") from error
-        self._on_progress(stage, "ready")
-
-    async def _close_one(self, client: StageClient) -> None:
-        try:
-            async with asyncio.timeout(self.close_timeout_s):
-                await client.close()
-        except TimeoutError:
-            _log.error("%s did not close within %g s and is abandoned", client.replica, self.close_timeout_s)
-        except Exception:  # noqa: BLE001 - foreign code; closing the others goes on
-            _log.exception("%s failed while it was closed", client.replica)
-        finally:
-            self._retiring.pop(client.replica, None)
-
-    async def _end_retiring(self, replica: ReplicaKey, retiring: OwnedTask) -> None:
-        """Wait no longer for what was begun before than for what is closed now."""
-        try:
-            async with asyncio.timeout(self.close_timeout_s):
-                await retiring.wait()
-        except TimeoutError:
-            _log.error("%s did not close within %g s more and is abandoned", replica, self.close_timeout_s)
-            await retiring.close()
-
-    def _note_failure(self, failure: BaseException) -> None:
-        _log.error("closing a replica failed", exc_info=failure)
+            for slot in self._slots.values():
+                group.create_task(slot.close())
 
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:

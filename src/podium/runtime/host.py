@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from enum import StrEnum
+from typing import TypeVar
 
 from podium.core.events import Event, ReplicaJoined, ShutdownRequested
 from podium.core.orchestrator import Orchestrator
@@ -20,14 +21,18 @@ from podium.errors import ErrorKind, ErrorRecord, Scope
 from podium.ports.environment import Clock, Environment, Observer
 from podium.runtime.clock import ReferenceStore
 from podium.runtime.driver import Driver
-from podium.runtime.fleet import Fleet, Progress, ReplicaSpec
+from podium.runtime.fleet import Fleet
+from podium.runtime.fleet_moves import FleetMoves
 from podium.runtime.home import Home, ThreadHome
 from podium.runtime.inbox import Inbox
 from podium.runtime.observer import LoopObserver
 from podium.runtime.outlet import CallerOutlet
+from podium.runtime.replica_slot import Progress, ReplicaSpec, SlotStatistics
 from podium.runtime.rpc_result_router import RpcResultRouter
 
 _log = logging.getLogger("podium.engine")
+
+Value = TypeVar("Value")
 
 STOPPED = ErrorRecord(kind=ErrorKind.ENGINE_STOPPED, scope=Scope.ENGINE, message="the engine is shut down")
 DEAD = ErrorRecord(
@@ -75,6 +80,9 @@ class EngineHost:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: asyncio.Task[None] | None = None
         self._driver: Driver | None = None
+        self._fleet: Fleet | None = None
+        self._moves: FleetMoves | None = None
+        self._moving: set[asyncio.Task[object]] = set()
         self._questions: RpcResultRouter[Statistics] = RpcResultRouter()
         self.started: Future[None] = Future()
         self.ended: Future[None] = Future()
@@ -114,6 +122,22 @@ class EngineHost:
             self._questions.forget(call)
             raise self.error().to_exception() from None
         return answer
+
+    def slots(self) -> tuple[SlotStatistics, ...]:
+        """What happens at each slot for a replica."""
+        return () if self._fleet is None else self._fleet.statistics()
+
+    def move(self, work: Callable[[FleetMoves], Coroutine[object, object, Value]]) -> Future[Value]:
+        """Have replicas moved, on the loop. Raises EngineStoppedError when nobody would; so does the future."""
+        loop, moves = self._loop, self._moves
+        if loop is None or moves is None or self.state is not HostState.SERVING:
+            raise self.error().to_exception()
+        moving = self._move(work, moves)
+        try:
+            return asyncio.run_coroutine_threadsafe(moving, loop)
+        except RuntimeError:  # its loop is closed
+            moving.close()
+            raise self.error().to_exception() from None
 
     def error(self) -> ErrorRecord:
         """Why it does not serve."""
@@ -163,13 +187,38 @@ class EngineHost:
         self._loop = asyncio.get_running_loop()
         if self.state is not HostState.STARTING:
             return
-        fleet = Fleet(self._specs, self._inbox.post, self._on_progress, self._close_timeout_s)
+        fleet = Fleet(self._specs, self._inbox.post, self._on_progress, self._close_timeout_s, self._clock)
+        self._fleet, self._moves = fleet, FleetMoves(fleet, self._inbox.post)
         try:
             if await self._bring_up(fleet):
                 await self._drive(fleet)
         finally:
+            await self._end_moves()
             fleet.close_timeout_s = self._close_timeout_s
             await fleet.close()
+
+    async def _move(self, work: Callable[[FleetMoves], Coroutine[object, object, Value]], moves: FleetMoves) -> Value:
+        task = asyncio.current_task()
+        assert task is not None
+        if self._moves is None:  # the engine went down before it began
+            raise self.error().to_exception()
+        self._moving.add(task)
+        try:
+            return await work(moves)
+        except asyncio.CancelledError:
+            if self._moves is None:
+                raise self.error().to_exception() from None
+            raise
+        finally:
+            self._moving.discard(task)
+
+    async def _end_moves(self) -> None:
+        """The engine goes down: whoever waits for a move hears of it."""
+        self._moves = None
+        for task in self._moving:
+            task.cancel()
+        if self._moving:
+            await asyncio.wait(self._moving)
 
     async def _bring_up(self, fleet: Fleet) -> bool:
         for spec in self._specs:

@@ -204,8 +204,8 @@ class Section:
             for name, value in read_entries(self._log, where, node).items()
         }
 
-    def limits(self, key: str, kind: type[_Limits]) -> _Limits:
-        """A mapping of named limits, each a positive number; `kind` has the names and the defaults."""
+    def limits(self, key: str, kind: type[_Limits], may_be_zero: Sequence[str] = ()) -> _Limits:
+        """A mapping of named limits, each a positive number (or 0); `kind` has the names and the defaults."""
         node = self.node(key)
         if node is None:
             return kind()
@@ -216,10 +216,11 @@ class Section:
             value = section.scalar(name, int) if number is int else section.scalar(name, float)
             if value is None:
                 continue
-            if value > 0 and math.isfinite(value):
+            if math.isfinite(value) and (value > 0 or (value == 0 and name in may_be_zero)):
                 values[name] = value
             else:
-                self._log.add(section.place(name), f"{value} makes no sense", "it must be greater than 0, and finite")
+                least = "at least 0" if name in may_be_zero else "greater than 0"
+                self._log.add(section.place(name), f"{value} makes no sense", f"it must be {least}, and finite")
         return kind(**values)
 
     def _wrong_type(self, key: str, value: object, wanted: str) -> None:

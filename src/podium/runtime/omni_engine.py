@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from podium.core.effects import Outcome
 from podium.errors import InvalidRequestError, RequestError, StageUnavailableError
-from podium.runtime.async_omni_engine import AsyncOmniEngine
+from podium.runtime.async_omni_engine import MOVE_TIMEOUT_S, AsyncOmniEngine
 from podium.runtime.caller_thread import CallerThread, CallerThreadClosedError
 from podium.runtime.config import StageParams
 from podium.runtime.host import NOT_STARTED, STOPPED
@@ -114,6 +114,18 @@ class OmniEngine:
     def statistics(self) -> EngineStatistics:
         """As AsyncOmniEngine.statistics."""
         return self._run(self._engine.statistics())
+
+    def drain(self, stage: str, replica: int, *, timeout_s: float = MOVE_TIMEOUT_S) -> None:
+        """As AsyncOmniEngine.drain."""
+        self._run(self._engine.drain(stage, replica, timeout_s=timeout_s))
+
+    def restart(self, stage: str, *, timeout_s: float = MOVE_TIMEOUT_S) -> None:
+        """As AsyncOmniEngine.restart."""
+        self._run(self._engine.restart(stage, timeout_s=timeout_s))
+
+    def add_replica(self, stage: str, *, timeout_s: float = MOVE_TIMEOUT_S) -> int:
+        """As AsyncOmniEngine.add_replica."""
+        return self._run(self._engine.add_replica(stage, timeout_s=timeout_s))
 
     def shutdown(self, timeout_s: float = 30.0) -> None:
         """As AsyncOmniEngine.shutdown."""

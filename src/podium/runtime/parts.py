@@ -14,16 +14,20 @@ from podium.core.identity import Payload, ReplicaKey
 from podium.ports.stage_backend import Capabilities
 from podium.ports.stage_client import StageClient
 from podium.runtime.config import StageParams
-from podium.runtime.fleet import ReplicaSpec
+from podium.runtime.replica_slot import NO_RESTART, ReplicaSpec, RestartLimits
 
 
 class StageParts(NamedTuple):
-    """One stage: `parse_params` checks merged sampling parameters (raises InvalidRequestError)."""
+    """One stage: `parse_params` checks merged sampling parameters (raises InvalidRequestError).
+
+    `restart` says how a lost replica comes back; without it, it does not.
+    """
 
     capabilities: Capabilities
     parse_params: Callable[[Mapping[str, object]], Payload]
     make_client: Callable[[ReplicaKey], StageClient]
     replicas: int = 1
+    restart: RestartLimits = NO_RESTART
 
 
 class EngineParts(NamedTuple):
@@ -42,11 +46,8 @@ class EngineParts(NamedTuple):
     def replica_specs(self) -> list[ReplicaSpec]:
         """Every replica to start, in the order of the stages."""
         return [
-            ReplicaSpec(key, _bind(self.stages[name].make_client, key), stage.limits.start_timeout_s)
+            ReplicaSpec(ReplicaKey(name, slot, 0), parts.make_client, stage.limits.start_timeout_s, parts.restart)
             for name, stage in self.graph.stages.items()
-            for key in (ReplicaKey(name, slot, 0) for slot in range(self.stages[name].replicas))
+            for parts in (self.stages[name],)
+            for slot in range(parts.replicas)
         ]
-
-
-def _bind(make_client: Callable[[ReplicaKey], StageClient], key: ReplicaKey) -> Callable[[], StageClient]:
-    return lambda: make_client(key)

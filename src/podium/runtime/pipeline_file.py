@@ -24,11 +24,12 @@ from podium.ports.input_processor import BundleProcessor, Processor
 from podium.ports.stage_backend import StageBackend
 from podium.runtime.config import DEFAULT_PROCESSOR, DEFAULT_TRANSPORT, PipelineConfig, StageConfig
 from podium.runtime.marked_yaml import FaultLog, Section, nearest, parse_yaml, place, read_choice, read_entries
+from podium.runtime.replica_slot import RestartLimits
 
 PIPELINE_KEYS = ("name", "description", "requires", "install", "companions", "limits", "stages")
 STAGE_KEYS = (
     *("kind", "produces", "output", "sources", "backend", "options", "processor", "processor_options", "params"),
-    *("transport", "poll_interval_s", "replicas", "on_empty", "prewarm", "rerun", "joins", "limits"),
+    *("transport", "poll_interval_s", "replicas", "restart", "on_empty", "prewarm", "rerun", "joins", "limits"),
 )
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SOURCE = re.compile(r"source '([^']*)'")
@@ -177,6 +178,7 @@ class _Reader:
             transport=section.scalar("transport", str) or DEFAULT_TRANSPORT,
             poll_interval_s=section.scalar("poll_interval_s", float),
             replicas=1 if (replicas := section.scalar("replicas", int)) is None else replicas,
+            restart=self._read_restart(section),
         )
         self._check_stage(section, config, has_processor=processor is not None)
         if config.stage.sources and processor is None:
@@ -198,6 +200,14 @@ class _Reader:
             joins=section.scalar("joins", bool) or False,
             limits=section.limits("limits", Limits),
         )
+
+    def _read_restart(self, section: Section) -> RestartLimits:
+        limits = section.limits("restart", RestartLimits, may_be_zero=("attempts",))
+        where = place(section.place("restart"), "max_backoff_s")
+        if limits.max_backoff_s < limits.backoff_s and not self._log.has_fault_in(section.place("restart")):
+            problem = f"{limits.max_backoff_s} is less than backoff_s, {limits.backoff_s}"
+            self._log.add(where, problem, "make it at least as long", self._log.line_of(where))
+        return limits
 
     def _read_sources(self, section: Section) -> tuple[Source, ...]:
         if isinstance(section.node("sources"), yaml.SequenceNode):

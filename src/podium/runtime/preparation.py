@@ -172,6 +172,13 @@ def checked_priority(priority: object) -> int:
     return priority
 
 
+def checked_slot(replica: object) -> int:
+    """The number of a replica."""
+    if not isinstance(replica, int) or isinstance(replica, bool):
+        raise InvalidRequestError.because(f"replica: {replica!r} is no whole number; replicas are numbered from 0")
+    return replica
+
+
 def checked_limit_s(value: object, field: str) -> float:
     """A positive number of seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
