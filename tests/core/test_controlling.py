@@ -356,6 +356,54 @@ class TestPausing:
         world.answer_all()
         assert state(world) is BarrierState.OPEN
 
+    @pytest.mark.rule("ORCH-INV-236")
+    def test_nothing_starts_in_a_stage_that_drained_and_is_resumed_before_it_is_open(self) -> None:
+        for repair in (Resume(), WAIT):
+            world = single()
+            world.submit("r")
+            world.submit("queued")
+            world.control(WAIT)
+            world.control(Resume())
+            assert "start queued/a on a[0]@0" not in lines(world.finish("a", "x"))
+            assert state(world) is BarrierState.OPENING
+            assert "start queued/a on a[0]@0" in lines(world.control(repair) + world.answer_all())
+
+    @pytest.mark.rule("ORCH-INV-236")
+    def test_what_was_not_let_go_by_all_stands_still(self) -> None:
+        world = single()
+        world.submit("r")
+        world.submit("queued")
+        world.control(KEEP)
+        world.answer_all()
+        world.control(WAIT)
+        (late,) = world.calls()
+        assert lines(world.control(wake("kv"))) == ["answer 2 superseded: ", "answer 3: a[0] ok"]
+        assert world.answer(late) == []
+        assert "start queued/a on a[0]@0" not in lines(world.finish("a", "x"))
+        world.control(WAIT)
+        assert "start queued/a on a[0]@0" in lines(world.answer_all())
+
+    @pytest.mark.rule("ORCH-INV-230")
+    def test_a_slot_has_one_record_whoever_lived_in_it(self) -> None:
+        world = single(replicas=2)
+        world.submit()
+        world.control(KEEP)
+        world.answer_all()
+        world.control(WAIT)
+        for call in world.calls():
+            world.answer(call, f"{call.replica} let go")
+        world.lose("a", 1)
+        world.join("a", 1, generation=1)
+        assert lines(world.finish("a", "x"))[-2:] == [
+            "call a[0]@0 pause mode=wait",
+            "call a[1]@1 pause mode=wait",
+        ]
+        assert lines(world.answer_all()) == [
+            "release a[0]@0 let go",
+            "release a[1]@0 let go",
+            "answer 2: a[0] ok, a[1] ok",
+        ]
+
     @pytest.mark.rule("ORCH-INV-231")
     def test_a_loss_during_a_pause_is_named_and_the_others_still_stand_still(self) -> None:
         world = single(replicas=2)

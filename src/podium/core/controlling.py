@@ -179,7 +179,7 @@ def _begin_at(state: CoreState, call: ControlCall, pool: StagePool) -> None:
                 _note(state, call, replica.key, ControlRecord(stage, replica.key.slot, ok=True))
         return
     if trigger is not None:
-        pool.barrier.advance(trigger)
+        _advance(pool, trigger)
     arguments = _arguments_of(call, stage)
     method = _method_of(call)
     if not pool.replicas and call.step is Step.CALL:
@@ -290,12 +290,12 @@ def _conclude_stage(state: CoreState, call: ControlCall, stage: str) -> None:
         case Step.THAW:
             _unfreeze(state, pool)
         case Step.QUIESCE:
-            pool.barrier.advance(BarrierTrigger.QUIESCE)
+            _advance(pool, BarrierTrigger.QUIESCE)
         case Step.SLEEP:
-            pool.barrier.advance(BarrierTrigger.FALL_ASLEEP)
+            _advance(pool, BarrierTrigger.FALL_ASLEEP)
         case Step.WAKE:
             is_partly = any(replica.asleep for replica in pool.replicas.values())
-            pool.barrier.advance(BarrierTrigger.WAKE_PARTLY if is_partly else BarrierTrigger.WAKE_UP)
+            _advance(pool, BarrierTrigger.WAKE_PARTLY if is_partly else BarrierTrigger.WAKE_UP)
         case Step.RESUME:
             _open(state, pool)
         case _:
@@ -303,10 +303,11 @@ def _conclude_stage(state: CoreState, call: ControlCall, stage: str) -> None:
 
 
 def _note(state: CoreState, call: ControlCall, replica: ReplicaKey, record: ControlRecord) -> None:
-    """Keep the answer of a replica; what it answered to a former step gives way."""
-    former = call.records.get(replica)
-    if former is not None and former.value is not None:
-        state.release((former.value,))
+    """Keep the answer of a replica; what it, or a former life in its slot, answered to a former step gives way."""
+    for key in [key for key in call.records if key[:2] == replica[:2]]:
+        former = call.records.pop(key)
+        if former.value is not None:
+            state.release((former.value,))
     call.records[replica] = record
 
 
@@ -345,6 +346,12 @@ def _take_charge(state: CoreState, call: ControlCall) -> None:
         barrier.call = call
 
 
+def _advance(pool: StagePool, trigger: BarrierTrigger) -> None:
+    """Move a stage's barrier, and with it whether jobs may start."""
+    pool.barrier.advance(trigger)
+    pool.is_frozen = not pool.barrier.lets_start
+
+
 def _close(state: CoreState, call: ControlCall, mode: PauseMode, held: HoldPolicy) -> None:
     for stage in call.stages:
         pool = state.pools[stage]
@@ -353,6 +360,7 @@ def _close(state: CoreState, call: ControlCall, mode: PauseMode, held: HoldPolic
         state.gate.act(GateAction.HOLD if held is HoldPolicy.HOLD else GateAction.REFUSE, (stage,))
         pool.barrier.close(mode, state.now)
         pool.is_frozen = not pool.barrier.lets_start
+        state.serve(pool)
         if mode is PauseMode.KEEP:
             for job in _own_waits(state, pool):
                 state.wait(job, job.wait, state.limits.hold_timeout_s)
@@ -362,7 +370,7 @@ def _close(state: CoreState, call: ControlCall, mode: PauseMode, held: HoldPolic
 
 
 def _open(state: CoreState, pool: StagePool) -> None:
-    pool.barrier.advance(BarrierTrigger.OPEN)
+    _advance(pool, BarrierTrigger.OPEN)
     _unfreeze(state, pool)
     state.gate.act(GateAction.OPEN, (pool.stage.name,))
     for request in list(state.held.values()):
