@@ -38,6 +38,10 @@ class Standing(StrEnum):
     UNKNOWN = "unknown"
 
 
+ABLE = frozenset({Standing.WORKING, Standing.FRESH})
+"""Those that run steps when they have work."""
+
+
 @dataclass
 class ControlModel:
     """One control call, until it is answered."""
@@ -58,7 +62,9 @@ class ControlWatch:
         self._standings: dict[ReplicaKey, Standing] = {}
         self._asleep: dict[ReplicaKey, frozenset[str]] = {}
         self._replica_versions: dict[ReplicaKey, int] = {}
-        self._modes: dict[str, PauseMode] = {}
+        self._frozen: set[str] = set()
+        self._thawing: dict[str, int] = {}
+        """The stages whose replicas are told to let go what stands still, each with the call that wants it."""
         self._held: dict[str, HoldPolicy] = {}
         self._targets: dict[str, int] = {}
         self._newest_call = 0
@@ -78,7 +84,7 @@ class ControlWatch:
 
     def may_start(self, stage: str) -> bool:
         """Whether a job may start: the stage works, or drains."""
-        drains = self.barriers[stage] is BarrierState.CLOSING and self._modes[stage] is not PauseMode.KEEP
+        drains = self.barriers[stage] is BarrierState.CLOSING and stage not in self._frozen
         return self.is_open(stage) or drains
 
     def takes_work(self, replica: ReplicaKey) -> bool:
@@ -98,7 +104,9 @@ class ControlWatch:
         if self.is_accepted(event) and isinstance(operation, Pause | Sleep):
             for stage in event.stages:
                 if self.barriers[stage] not in SLEEPY:
-                    self._modes[stage], self._held[stage] = operation.mode, operation.held
+                    self._held[stage] = operation.held
+                    if operation.mode is PauseMode.KEEP:
+                        self._frozen.add(stage)
 
     def take_return(self, event: CallReturned) -> int | None:
         """A replica answered; returns the call that waits for that, if any."""
@@ -108,6 +116,7 @@ class ControlWatch:
                 del call.pending[event.call]
                 if event.error is None:
                     self._confirm(sent)
+                self._note_thaw(call, sent.replica.stage)
                 return call.event.call
         return None
 
@@ -135,7 +144,16 @@ class ControlWatch:
         for table in (self._standings, self._asleep, self._replica_versions):
             table.pop(replica, None)
         for call in self.calls.values():
-            call.pending = {number: sent for number, sent in call.pending.items() if sent.replica != replica}
+            rest = {number: sent for number, sent in call.pending.items() if sent.replica != replica}
+            was_awaited, call.pending = len(rest) < len(call.pending), rest
+            if was_awaited:
+                self._note_thaw(call, replica.stage)
+
+    def _note_thaw(self, call: ControlModel, stage: str) -> None:
+        """What stood still may go on to drain once every replica was told so, as far as it is still there."""
+        standings = {standing for replica, standing in self._standings.items() if replica.stage == stage}
+        if self._thawing.get(stage) == call.event.call and standings <= ABLE:
+            self._frozen.discard(stage)
 
     def check_call(self, effect: CallReplica) -> None:
         """A replica is called."""
@@ -147,6 +165,8 @@ class ControlWatch:
         assert open_calls, "a replica was called for nobody"
         if effect.method in ("pause", "resume"):
             self._standings[effect.replica] = Standing.UNKNOWN
+        if effect.method == "resume" and self.barriers[stage] is BarrierState.CLOSING:
+            self._thawing[stage] = open_calls[-1].event.call
         open_calls[-1].pending[effect.call] = effect
 
     def check_reply(self, effect: ReplyControl) -> None:
@@ -154,6 +174,7 @@ class ControlWatch:
         call = self.calls.pop(effect.call, None)
         assert call is not None, "a control call was answered that nobody made, or twice"
         self.answered.add(effect.call)
+        self._thawing = {stage: number for stage, number in self._thawing.items() if number != effect.call}
         replicas = [(record.stage, record.replica) for record in effect.records]
         assert len(replicas) == len(set(replicas)), "a replica has two records"
         assert all(record.ok == (record.error is None) for record in effect.records)
@@ -187,15 +208,15 @@ class ControlWatch:
         ]
         for name, _, after in self._moves:
             self.barriers[name] = after
+            if after is BarrierState.OPEN:
+                self._frozen.discard(name)
         return {name for name, _, after in self._moves if after is BarrierState.OPEN}
 
     def _check_move(self, stage: str, before: BarrierState, after: BarrierState) -> None:
         replicas = [replica for replica in self._standings if replica.stage == stage]
         standings = {self._standings[replica] for replica in replicas}
         if after is BarrierState.OPEN:
-            assert standings <= {Standing.WORKING, Standing.FRESH}, (
-                f"{stage} was opened before all had confirmed: {self._standings}"
-            )
+            assert standings <= ABLE, f"{stage} was opened before all had confirmed: {self._standings}"
         elif after is BarrierState.QUIESCED and before is BarrierState.CLOSING:
             assert standings <= {Standing.QUIET, Standing.FRESH}, f"{stage} is not quiet: {standings}"
         elif after is BarrierState.QUIESCED:
@@ -217,10 +238,6 @@ class ControlWatch:
                 assert frozenset(replica.asleep) == self._asleep.get(key, frozenset()), f"{key} is not so asleep"
                 is_live = replica.state is ReplicaState.LIVE
                 assert replica.takes_work == (is_live and self.takes_work(key))
-
-    def is_frozen(self, stage: str) -> bool:
-        """Whether jobs may stand still in the stage."""
-        return not self.is_open(stage) and self._modes.get(stage) is PauseMode.KEEP
 
 
 def _calls(call: ControlModel, effect: CallReplica) -> bool:
