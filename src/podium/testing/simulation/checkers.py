@@ -186,7 +186,7 @@ def check_causes(world: World) -> Iterator[str]:
 
 
 def _may_be_aborted(world: World, use: Use) -> bool:
-    if world.truth.aborted_by_pause or any(use.request_id in call.ids for call in world.truth.aborts):
+    if world.truth.pauses or any(use.request_id in call.ids for call in world.truth.aborts):
         return True
     return any(job.use == use.number and job.finish is FinishReason.ABORT for job in world.truth.jobs.values())
 
@@ -237,6 +237,7 @@ def check_times(world: World) -> Iterator[str]:
 
 
 def _bound_s(world: World, use: Use) -> float:
+    """What the limits of a request add up to; each abort of it that repeats a failed stop waits anew."""
     stops_s = attempts_s = 0.0
     for name in planned(world.graph, world.finals_of(use).values()):
         limits = world.graph.stages[name].limits
@@ -245,7 +246,8 @@ def _bound_s(world: World, use: Use) -> float:
         attempts_s += 2 * (HOLD_S if world.truth.is_controlled else 0.0) + 2 * (
             waits_s + MOST_PIECES * limits.chunk_timeout_s
         )
-    return (attempts_s if use.deadline_s is None else min(attempts_s, use.deadline_s)) + stops_s
+    stops = 1 + sum(use.request_id in call.ids for call in world.truth.aborts) + world.truth.pauses
+    return (attempts_s if use.deadline_s is None else min(attempts_s, use.deadline_s)) + stops * stops_s
 
 
 def check_stops(world: World) -> Iterator[str]:

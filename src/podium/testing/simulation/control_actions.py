@@ -80,7 +80,7 @@ async def repair(scene: Scene, draw: Random) -> bool:
         await _try(scene, draw, "wake up", engine.wake_up, LIMITS_S[-1])
         if await _try(scene, draw, "resume", engine.resume_generation, LIMITS_S[-1]):
             return True
-        scene.around.truth.aborted_by_pause = True
+        scene.around.truth.pauses += 1
         await _try(scene, draw, "pause", partial(engine.pause_generation, "abort"), LIMITS_S[-1])
         for stage in _stages_of(scene):
             roll_back = partial(engine.roll_back_weight_update, "restore", stages=[stage])
@@ -101,7 +101,7 @@ def _note_pause(scene: Scene, draw: Random) -> str:
     truth, mode = scene.around.truth, draw.choice(MODES)
     truth.is_controlled = True
     truth.causes_for_all |= {ErrorKind.WAIT_TIMEOUT, ErrorKind.STAGE_UNAVAILABLE}
-    truth.aborted_by_pause |= mode == "abort"
+    truth.pauses += mode == "abort"
     return mode
 
 

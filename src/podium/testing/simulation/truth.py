@@ -108,7 +108,8 @@ class Truth:
         self.stopped_at: float | None = None
         self.is_controlled = False
         """Whether anybody paused a stage, put it to sleep, or changed its weights."""
-        self.aborted_by_pause = False
+        self.pauses = 0
+        """How many calls aborted whatever ran."""
         self.versions = {0}
         """The versions of weights that anybody named."""
         self.seen: Counter[str] = Counter()
