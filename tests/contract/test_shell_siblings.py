@@ -119,7 +119,7 @@ async def test_a_prompt_that_cannot_be_expanded_touches_nothing() -> None:
 async def test_siblings_that_find_no_room_are_refused_together() -> None:
     with nothing_left():
         async with asyncio.timeout(GUARD_S), AsyncOmniEngine.from_pipeline(PIPELINE) as engine:
-            with pytest.raises(Exception, match="no more than 4 jobs may wait for stage 'thinker'"):
+            with pytest.raises(Exception, match="14 jobs are too many for stage 'thinker', where 4 may wait"):
                 await engine.generate("cat | dog", n=7).collect()
             assert (await engine.generate("cat | dog", n=6).collect()).outcome is Outcome.COMPLETED
             await settled(engine)

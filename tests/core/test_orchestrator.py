@@ -627,8 +627,7 @@ class TestSiblings:
         error = refusal(world)
         assert error.kind is ErrorKind.OVERLOADED
         assert error.message == (
-            "overloaded: no more than 2 jobs may wait for stage 'a' (limits.max_queued), and this request has 4; "
-            "retry in 1 s"
+            "overloaded: 4 jobs are too many for stage 'a', where 2 may wait (limits.max_queued); retry in 1 s"
         )
         assert world.core.is_idle
         assert lines(world.submit(samples=3)) == ["start r/a/0 on a[0]@0"]

@@ -490,10 +490,10 @@ def _payloads_of(event: JobEvent) -> tuple[Payload, ...]:
 
 
 def _no_room(stage: Stage, jobs: int) -> str:
-    limit = f"{stage.limits.max_queued} jobs"
+    limit = stage.limits.max_queued
     if jobs == 1:
-        return f"{limit} wait for stage '{stage.name}' (limits.max_queued)"
-    return f"no more than {limit} may wait for stage '{stage.name}' (limits.max_queued), and this request has {jobs}"
+        return f"{limit} jobs wait for stage '{stage.name}' (limits.max_queued)"
+    return f"{jobs} jobs are too many for stage '{stage.name}', where {limit} may wait (limits.max_queued)"
 
 
 def _refusal(kind: ErrorKind, scope: Scope, message: str) -> ErrorRecord:
