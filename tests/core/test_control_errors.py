@@ -45,6 +45,10 @@ def after(*operations: Operation) -> World:
     return world
 
 
+NO_DRAIN = (
+    "the weights of stage 'a' are updating, and its jobs stand still; "
+    "pause with 'keep' or 'abort', or commit the update, or roll it back, first"
+)
 PREFIXES: dict[str, tuple[tuple[Operation, ...], Operation, ErrorKind, str]] = {
     "asleep": (
         (Sleep(1, {"a": ("kv",)}),),
@@ -92,15 +96,13 @@ PREFIXES: dict[str, tuple[tuple[Operation, ...], Operation, ErrorKind, str]] = {
         (KEEP, BeginUpdate(1)),
         Pause(PauseMode.WAIT),
         REJECTED,
-        "the weights of stage 'a' are updating, and its jobs stand still; "
-        "pause with 'keep' or 'abort', or commit the update, or roll it back, first",
+        NO_DRAIN,
     ),
     "no weights to sleep after": (
         (KEEP, BeginUpdate(1)),
         Sleep(1, {"a": ("kv",)}),
         REJECTED,
-        "the weights of stage 'a' are updating, and its jobs stand still; "
-        "pause with 'keep' or 'abort', or commit the update, or roll it back, first",
+        NO_DRAIN,
     ),
     "no way back": (
         (KEEP, BeginUpdate(1), UpdateWeights()),

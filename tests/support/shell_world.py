@@ -31,7 +31,8 @@ from podium.runtime.async_omni_engine import AsyncOmniEngine
 from podium.runtime.outputs import OmniOutput
 from podium.runtime.parts import EngineParts, StageParts
 from podium.runtime.request_stream import RequestStream
-from podium.testing.fake_backend import FakeBackend, FakeOptions, Script, Then
+from podium.testing.fake_backend import Answer, CallScript, FakeBackend, FakeOptions, Script, Then
+from podium.testing.virtual_clock import VirtualClock
 from podium.transports.in_process import in_process_client
 from tests.support.broken_core import BrokenCore
 from tests.support.core_world import make_stage, streaming
@@ -44,6 +45,8 @@ GUARD_S = 30.0
 HANG = (Script(then=Then.HANG),)
 HALF = (Script(outputs=(Text("half "), Text("way")), then=Then.HANG),)
 FAIL = (Script(then=Then.FAIL),)
+CALL_HANGS = CallScript(then=Answer.HANG)
+CALL_FAILS = CallScript(then=Answer.FAIL)
 REFUSE = (Script(then=Then.REFUSE),)
 RAISE = (Script(then=Then.RAISE),)
 DIE = (Script(then=Then.DIE),)
@@ -98,6 +101,14 @@ class WatchedBackend(FakeBackend):
                 self.produce(job, *payloads)
 
         await self.at(do)
+
+    async def script(self, method: str, *scripts: CallScript) -> None:
+        """Say what the next calls of a method do."""
+        await self.at(lambda: self.script_calls(method, *scripts))
+
+    async def release(self) -> None:
+        """Let the calls that hang return."""
+        await self.at(self.release_calls)
 
     async def finish_all(self, *payloads: Payload) -> None:
         """Let every job finish, in one turn."""
@@ -169,7 +180,10 @@ def limited(stage: Stage, **limits: float) -> Stage:
 
 
 class ShellWorld:
-    """Stages, with what runs each. `backends` fills as replicas are made; `of` finds one."""
+    """Stages, with what runs each. `backends` fills as replicas are made; `of` finds one.
+
+    `capabilities` are what stages declare, when that is less than the fake can do.
+    """
 
     def __init__(
         self,
@@ -180,6 +194,7 @@ class ShellWorld:
         make_backend: Mapping[str, Callable[[str, FakeOptions], FakeBackend]] | None = None,
         limits: EngineLimits | None = None,
         params: Mapping[str, Mapping[str, object]] | None = None,
+        capabilities: Mapping[str, Capabilities] | None = None,
     ) -> None:
         self.stages = stages or ONE_STAGE
         self.backends: dict[ReplicaKey, FakeBackend] = {}
@@ -189,6 +204,7 @@ class ShellWorld:
         self.make_backend = make_backend or {}
         self._limits = limits or EngineLimits()
         self._params = params or {}
+        self._capabilities = capabilities or {}
 
     def of(self, stage: str, slot: int = 0) -> WatchedBackend:
         found = self.backends[ReplicaKey(stage, slot, 0)]
@@ -200,7 +216,7 @@ class ShellWorld:
             graph=Graph(self.stages),
             stages={
                 stage.name: StageParts(
-                    FakeBackend.capabilities,
+                    self._capabilities.get(stage.name, FakeBackend.capabilities),
                     partial(FakeBackend.parse_params, None),
                     partial(self._make_client, stage),
                     self._replicas,
@@ -261,6 +277,12 @@ class _Collector(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._heard.append(self.format(record))
+
+
+async def pass_time(engine: AsyncOmniEngine, clock: VirtualClock, seconds: float) -> None:
+    """Let time pass, and the engine do what is due then."""
+    clock.advance(seconds)
+    await engine.abort([])
 
 
 async def turns(count: int = 5) -> None:
