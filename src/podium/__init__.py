@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from podium.core.graph import Modality
     from podium.payloads import Audio, Image, Text
     from podium.prompts import Continuation, TokenPrompt
-    from podium.runtime.outputs import AbortReport, OmniOutput, OmniResult, SampleResult
+    from podium.runtime.outputs import AbortReport, ControlReport, OmniOutput, OmniResult, SampleResult
 
 compiled.install()
 
@@ -28,6 +28,7 @@ _HOMES = {
     "AsyncOmniEngine": "podium.bootstrap",
     "Audio": "podium.payloads",
     "Continuation": "podium.prompts",
+    "ControlReport": "podium.runtime.outputs",
     "FinishReason": "podium.core.events",
     "Image": "podium.payloads",
     "Modality": "podium.core.graph",
@@ -44,6 +45,7 @@ __all__ = [
     "AsyncOmniEngine",
     "Audio",
     "Continuation",
+    "ControlReport",
     "FinishReason",
     "Image",
     "Modality",

@@ -45,6 +45,10 @@ def after(*operations: Operation) -> World:
     return world
 
 
+NO_DRAIN = (
+    "the weights of stage 'a' are updating, and its jobs stand still; "
+    "pause with 'keep' or 'abort', or commit the update, or roll it back, first"
+)
 PREFIXES: dict[str, tuple[tuple[Operation, ...], Operation, ErrorKind, str]] = {
     "asleep": (
         (Sleep(1, {"a": ("kv",)}),),
@@ -88,6 +92,18 @@ PREFIXES: dict[str, tuple[tuple[Operation, ...], Operation, ErrorKind, str]] = {
         REJECTED,
         "no update of the weights of stage 'a' is under way",
     ),
+    "no weights to drain with": (
+        (KEEP, BeginUpdate(1)),
+        Pause(PauseMode.WAIT),
+        REJECTED,
+        NO_DRAIN,
+    ),
+    "no weights to sleep after": (
+        (KEEP, BeginUpdate(1)),
+        Sleep(1, {"a": ("kv",)}),
+        REJECTED,
+        NO_DRAIN,
+    ),
     "no way back": (
         (KEEP, BeginUpdate(1), UpdateWeights()),
         RollBackUpdate(),
@@ -117,6 +133,10 @@ def test_what_does_not_fit_is_rejected_with_its_reason(name: str) -> None:
         ((KEEP, BeginUpdate(1)), RollBackUpdate()),
         ((KEEP, BeginUpdate(1), UpdateWeights()), RollBackUpdate({"method": "restore"})),
         ((KEEP,), BeginUpdate(1)),
+        ((KEEP,), Pause(PauseMode.WAIT)),
+        ((KEEP, BeginUpdate(1)), KEEP),
+        ((Pause(PauseMode.WAIT), BeginUpdate(1)), Pause(PauseMode.WAIT)),
+        ((Sleep(1, {"a": ("kv",)}, PauseMode.KEEP), BeginUpdate(1)), Pause(PauseMode.WAIT)),
     ],
 )
 def test_what_fits_is_not(before: tuple[Operation, ...], operation: Operation) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from podium.core.identity import ReplicaKey
 from podium.core.lifecycle import BarrierState, FenceState, GateAction, GateState
+from podium.core.operations import Sleep
 from podium.core.orchestrator import Orchestrator
 from podium.core.snapshot import BarrierSnapshot, FenceSnapshot, ReplicaSnapshot, Snapshot
 from podium.errors import InternalError
@@ -67,6 +68,19 @@ def test_a_core_goes_on_from_it_as_if_nothing_had_been() -> None:
         one.gate(GateAction.OPEN)
     assert lines(world.effects) == lines(other.effects)
     assert world.effects == other.effects
+
+
+@pytest.mark.rule("ORCH-INV-233")
+def test_what_sleeps_and_what_may_is_handed_on() -> None:
+    world = World(*voice())
+    world.control(Sleep(1, {"a": ("kv", "weights"), "b": ("kv",)}), timeout_s=1.0)
+    while calls := [call for call in world.calls() if call.method == "pause" or call.replica.stage == "b"]:
+        world.answer(calls[0])
+    world.wait(1.0)
+    assert world.core.snapshot().replicas == (
+        ReplicaSnapshot(ReplicaKey("a", 0, 0), doubtful=("kv", "weights")),
+        ReplicaSnapshot(ReplicaKey("b", 0, 0), asleep=("kv",)),
+    )
 
 
 @pytest.mark.rule("ORCH-INV-003")

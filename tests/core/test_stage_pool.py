@@ -10,6 +10,7 @@ from podium.core.identity import JobKey, ReplicaKey
 from podium.core.lifecycle import JobTrigger, ReplicaState, ReplicaTrigger
 from podium.core.plan import Planner
 from podium.core.records import Job, Request
+from podium.core.snapshot import ReplicaSnapshot
 from podium.core.stage_pool import SWEEP_FLOOR, Replica, StagePool
 from tests.support.core_world import complete, make_stage
 
@@ -310,3 +311,22 @@ def test_there_is_room_for_several_when_those_without_a_credit_may_wait() -> Non
     queue(pool, "r")
     assert take(pool) == ("r", 0)
     assert [pool.has_room(jobs) for jobs in (3, 4)] == [True, False]
+
+
+def test_what_may_sleep_counts_until_it_is_known_to_be_awake() -> None:
+    replica = join(StagePool(STAGE))
+    replica.note_sleep_sent(["kv", "weights"])
+    assert (replica.asleep, replica.may_sleep) == (frozenset(), True)
+    replica.note_awake(["kv"])
+    assert replica.may_sleep
+    replica.note_asleep(["weights"])
+    assert (sorted(replica.asleep), sorted(replica.doubtful)) == (["weights"], [])
+    replica.note_awake(["weights"])
+    assert not replica.may_sleep
+
+
+def test_a_replica_goes_on_with_what_it_was_told() -> None:
+    key = ReplicaKey("a", 0, 0)
+    pool = StagePool(STAGE)
+    pool.restore_replica(ReplicaSnapshot(key, 0, ("kv",), ("weights",)))
+    assert (sorted(pool.replicas[0].asleep), sorted(pool.replicas[0].doubtful)) == (["kv"], ["weights"])

@@ -32,7 +32,8 @@ from podium.runtime.outputs import OmniOutput
 from podium.runtime.parts import EngineParts, StageParts
 from podium.runtime.replica_slot import NO_RESTART, RestartLimits
 from podium.runtime.request_stream import RequestStream
-from podium.testing.fake_backend import FakeBackend, FakeOptions, Script, Then
+from podium.testing.fake_backend import Answer, CallScript, FakeBackend, FakeOptions, Script, Then
+from podium.testing.virtual_clock import VirtualClock
 from podium.transports.in_process import in_process_client
 from tests.support.broken_core import BrokenCore
 from tests.support.core_world import make_stage, streaming
@@ -45,6 +46,8 @@ GUARD_S = 30.0
 HANG = (Script(then=Then.HANG),)
 HALF = (Script(outputs=(Text("half "), Text("way")), then=Then.HANG),)
 FAIL = (Script(then=Then.FAIL),)
+CALL_HANGS = CallScript(then=Answer.HANG)
+CALL_FAILS = CallScript(then=Answer.FAIL)
 REFUSE = (Script(then=Then.REFUSE),)
 RAISE = (Script(then=Then.RAISE),)
 DIE = (Script(then=Then.DIE),)
@@ -99,6 +102,14 @@ class WatchedBackend(FakeBackend):
                 self.produce(job, *payloads)
 
         await self.at(do)
+
+    async def script(self, method: str, *scripts: CallScript) -> None:
+        """Say what the next calls of a method do."""
+        await self.at(lambda: self.script_calls(method, *scripts))
+
+    async def release(self) -> None:
+        """Let the calls that hang return."""
+        await self.at(self.release_calls)
 
     async def finish_all(self, *payloads: Payload) -> None:
         """Let every job finish, in one turn."""
@@ -170,7 +181,10 @@ def limited(stage: Stage, **limits: float) -> Stage:
 
 
 class ShellWorld:
-    """Stages, with what runs each. `backends` fills as replicas are made; `of` finds one."""
+    """Stages, with what runs each. `backends` fills as replicas are made; `of` finds one.
+
+    `capabilities` are what stages declare, when that is less than the fake can do.
+    """
 
     def __init__(
         self,
@@ -182,6 +196,7 @@ class ShellWorld:
         limits: EngineLimits | None = None,
         params: Mapping[str, Mapping[str, object]] | None = None,
         restart: RestartLimits = NO_RESTART,
+        capabilities: Mapping[str, Capabilities] | None = None,
     ) -> None:
         self.stages = stages or ONE_STAGE
         self.backends: dict[ReplicaKey, FakeBackend] = {}
@@ -192,6 +207,7 @@ class ShellWorld:
         self._limits = limits or EngineLimits()
         self._params = params or {}
         self._restart = restart
+        self._capabilities = capabilities or {}
 
     def of(self, stage: str, slot: int = 0, generation: int = 0) -> WatchedBackend:
         found = self.backends[ReplicaKey(stage, slot, generation)]
@@ -203,7 +219,7 @@ class ShellWorld:
             graph=Graph(self.stages),
             stages={
                 stage.name: StageParts(
-                    FakeBackend.capabilities,
+                    self._capabilities.get(stage.name, FakeBackend.capabilities),
                     partial(FakeBackend.parse_params, None),
                     partial(self._make_client, stage),
                     self._replicas,
@@ -265,6 +281,12 @@ class _Collector(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._heard.append(self.format(record))
+
+
+async def pass_time(engine: AsyncOmniEngine, clock: VirtualClock, seconds: float) -> None:
+    """Let time pass, and the engine do what is due then."""
+    clock.advance(seconds)
+    await engine.abort([])
 
 
 async def turns(count: int = 5) -> None:

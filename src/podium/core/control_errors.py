@@ -17,6 +17,7 @@ from podium.core.operations import (
     CommitUpdate,
     Operation,
     Pause,
+    PauseMode,
     Resume,
     RollBackUpdate,
     Sleep,
@@ -57,7 +58,7 @@ def reason_to_refuse(state: CoreState, event: ControlRequested) -> ErrorRecord |
     return None
 
 
-def _misfit(pool: StagePool, operation: Operation) -> ErrorRecord | None:
+def _misfit(pool: StagePool, operation: Operation) -> ErrorRecord | None:  # noqa: C901 - one row for each operation
     """Why an operation does not fit the state of a stage."""
     stage, barrier, fence = pool.stage.name, pool.barrier, pool.fence
     match operation:
@@ -82,7 +83,9 @@ def _misfit(pool: StagePool, operation: Operation) -> ErrorRecord | None:
                 return _rejected(stage, f"no update of the weights of stage '{stage}' is under way")
             if operation.arguments is None and fence.touched:
                 return _rejected(stage, f"weights of stage '{stage}' were changed; say how they are restored")
-        case CallMethod() | Pause() | Sleep() | WakeUp():
+        case Pause() | Sleep():
+            return _misfit_of_pause(pool, operation)
+        case CallMethod() | WakeUp():
             pass
         case _:
             assert_never(operation)
@@ -90,6 +93,16 @@ def _misfit(pool: StagePool, operation: Operation) -> ErrorRecord | None:
 
 
 _WAY_OUT = "commit the update, or roll it back, first"
+
+
+def _misfit_of_pause(pool: StagePool, operation: Pause | Sleep) -> ErrorRecord | None:
+    """What stands still must not be let go to drain while nobody knows its weights."""
+    stage, barrier, fence = pool.stage.name, pool.barrier, pool.fence
+    is_thaw = operation.mode is PauseMode.WAIT and barrier.is_frozen and barrier.state not in SLEEPY
+    if is_thaw and not fence.is_settled:
+        why = f"the weights of stage '{stage}' are {fence.state}, and its jobs stand still"
+        return _rejected(stage, f"{why}; pause with 'keep' or 'abort', or {_WAY_OUT}")
+    return None
 
 
 def _misfit_of_update(pool: StagePool, operation: UpdateWeights | CommitUpdate) -> ErrorRecord | None:

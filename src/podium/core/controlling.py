@@ -191,6 +191,8 @@ def _begin_at(state: CoreState, call: ControlCall, pool: StagePool) -> None:
         state.replica_calls[number] = call
         if call.step in (Step.UPDATE, Step.ROLL_BACK):
             pool.fence.note_sent(replica.key)
+        elif isinstance(call.operation, Sleep) and call.step is Step.SLEEP:
+            replica.note_sleep_sent(call.operation.tags.get(stage, ()))
         state.effects.append(CallReplica(replica.key, number, method, arguments))
     if not pool.replicas:
         _conclude_stage(state, call, stage)
@@ -258,9 +260,9 @@ def _note_success(state: CoreState, call: ControlCall, replica: Replica) -> None
     operation = call.operation
     stage = replica.key.stage
     if isinstance(operation, Sleep) and call.step is Step.SLEEP:
-        replica.asleep |= frozenset(operation.tags.get(stage, ()))
+        replica.note_asleep(operation.tags.get(stage, ()))
     elif isinstance(operation, WakeUp):
-        replica.asleep -= frozenset(operation.tags.get(stage, ()))
+        replica.note_awake(operation.tags.get(stage, ()))
     elif isinstance(operation, UpdateWeights):
         state.pools[stage].fence.note_updated(replica.key)
 
@@ -294,7 +296,7 @@ def _conclude_stage(state: CoreState, call: ControlCall, stage: str) -> None:
         case Step.SLEEP:
             _advance(pool, BarrierTrigger.FALL_ASLEEP)
         case Step.WAKE:
-            is_partly = any(replica.asleep for replica in pool.replicas.values())
+            is_partly = any(replica.may_sleep for replica in pool.replicas.values())
             _advance(pool, BarrierTrigger.WAKE_PARTLY if is_partly else BarrierTrigger.WAKE_UP)
         case Step.RESUME:
             _open(state, pool)

@@ -30,11 +30,12 @@ class FenceSnapshot(msgspec.Struct, frozen=True):
 
 
 class ReplicaSnapshot(msgspec.Struct, frozen=True):
-    """A replica that is up: the version of its weights, and the tags of its memory that are asleep, sorted."""
+    """A replica that is up: the version of its weights, and the tags of its memory that sleep, or may, sorted."""
 
     key: ReplicaKey
     weights_version: int = 0
     asleep: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ A companion's job is parked until its leader has a replica, and then waits for a
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from podium.core.barrier import Barrier
@@ -30,11 +31,12 @@ Entry: TypeAlias = tuple[int, int, int, Job]
 class Replica:
     """One life of one replica, with the jobs that it has. Each takes one credit, until it is confirmed to be over.
 
-    It takes work while it is live and has the weights of its stage. `asleep` are the tags of memory that it gave up.
+    It takes work while it is live and has the weights of its stage. `asleep` are the tags of memory that it gave up,
+    `doubtful` those that it was told to give up, and has not said whether it did.
     `followers` is a queue of companions' jobs that wait for a credit here and nowhere else.
     """
 
-    __slots__ = ("asleep", "followers", "jobs", "key", "state", "takes_work", "weights_version")
+    __slots__ = ("asleep", "doubtful", "followers", "jobs", "key", "state", "takes_work", "weights_version")
 
     def __init__(self, key: ReplicaKey) -> None:
         self.key = key
@@ -42,15 +44,35 @@ class Replica:
         self.takes_work = False
         self.weights_version = 0
         self.asleep: frozenset[str] = frozenset()
+        self.doubtful: frozenset[str] = frozenset()
         self.jobs: dict[JobKey, Job] = {}
         self.followers: list[Entry] = []
 
     def __repr__(self) -> str:
         return f"<Replica {self.key} {self.state}, {len(self.jobs)} jobs>"
 
+    @property
+    def may_sleep(self) -> bool:
+        """Whether any of its memory is given up, or may be."""
+        return bool(self.asleep or self.doubtful)
+
     def advance(self, trigger: ReplicaTrigger) -> None:
         """Move through the table."""
         self.state = move(REPLICAS, self.state, trigger)
+
+    def note_sleep_sent(self, tags: Iterable[str]) -> None:
+        """It is told to give up memory: until it confirms, nobody knows whether it did."""
+        self.doubtful |= frozenset(tags)
+
+    def note_asleep(self, tags: Iterable[str]) -> None:
+        """It has given up memory."""
+        self.asleep |= frozenset(tags)
+        self.doubtful -= self.asleep
+
+    def note_awake(self, tags: Iterable[str]) -> None:
+        """It has memory again."""
+        self.asleep -= frozenset(tags)
+        self.doubtful -= frozenset(tags)
 
 
 class StagePool:
@@ -131,6 +153,7 @@ class StagePool:
         if replica is not None:
             replica.weights_version = snapshot.weights_version
             replica.asleep = frozenset(snapshot.asleep)
+            replica.doubtful = frozenset(snapshot.doubtful)
             self._note_work(replica)
 
     def newest(self) -> list[ReplicaKey]:

@@ -128,9 +128,7 @@ class CoreState:
             raise InternalError("only an idle core has a snapshot")
         return Snapshot(
             replicas=tuple(
-                ReplicaSnapshot(replica.key, replica.weights_version, tuple(sorted(replica.asleep)))
-                for pool in self.pools.values()
-                for replica in pool.replicas.values()
+                _replica_snapshot(replica) for pool in self.pools.values() for replica in pool.replicas.values()
             ),
             newest=tuple(key for pool in self.pools.values() for key in pool.newest()),
             gate=self.gate.states(),
@@ -193,6 +191,11 @@ class CoreState:
             },
             counters=self.counters.copy(),
         )
+
+
+def _replica_snapshot(replica: Replica) -> ReplicaSnapshot:
+    asleep, doubtful = tuple(sorted(replica.asleep)), tuple(sorted(replica.doubtful))
+    return ReplicaSnapshot(replica.key, replica.weights_version, asleep, doubtful)
 
 
 def _replica_statistics(replica: Replica) -> ReplicaStatistics:

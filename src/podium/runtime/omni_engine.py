@@ -20,6 +20,7 @@ from podium.runtime.async_omni_engine import MOVE_TIMEOUT_S, AsyncOmniEngine
 from podium.runtime.caller_thread import CallerThread, CallerThreadClosedError
 from podium.runtime.config import StageParams
 from podium.runtime.host import NOT_STARTED, STOPPED
+from podium.runtime.omni_control import OmniControl
 from podium.runtime.orchestrator_monitor import EngineStatistics, Health
 from podium.runtime.outputs import AbortReport, OmniResult
 from podium.runtime.preparation import checked_limit_s
@@ -27,8 +28,10 @@ from podium.runtime.preparation import checked_limit_s
 Value = TypeVar("Value")
 
 
-class OmniEngine:
+class OmniEngine(OmniControl):
     """Wraps an AsyncOmniEngine; safe from any thread that runs no event loop of its own."""
+
+    _engine: AsyncOmniEngine
 
     def __init__(self, engine: AsyncOmniEngine) -> None:
         self._engine = engine

@@ -61,6 +61,7 @@ class ControlWatch:
         self._stages = tuple(stages)
         self._standings: dict[ReplicaKey, Standing] = {}
         self._asleep: dict[ReplicaKey, frozenset[str]] = {}
+        self._doubtful: dict[ReplicaKey, frozenset[str]] = {}
         self._replica_versions: dict[ReplicaKey, int] = {}
         self._frozen: set[str] = set()
         self._thawing: dict[str, int] = {}
@@ -132,6 +133,7 @@ class ControlWatch:
                 self._asleep[sent.replica] = asleep.union(tags)
             case "wake_up" if isinstance(tags, tuple):
                 self._asleep[sent.replica] = asleep.difference(tags)
+                self._doubtful[sent.replica] = self._doubtful.get(sent.replica, frozenset()).difference(tags)
             case _:
                 pass
 
@@ -141,7 +143,7 @@ class ControlWatch:
 
     def take_loss(self, replica: ReplicaKey) -> None:
         """A replica is gone."""
-        for table in (self._standings, self._asleep, self._replica_versions):
+        for table in (self._standings, self._asleep, self._doubtful, self._replica_versions):
             table.pop(replica, None)
         for call in self.calls.values():
             rest = {number: sent for number, sent in call.pending.items() if sent.replica != replica}
@@ -167,6 +169,9 @@ class ControlWatch:
             self._standings[effect.replica] = Standing.UNKNOWN
         if effect.method == "resume" and self.barriers[stage] is BarrierState.CLOSING:
             self._thawing[stage] = open_calls[-1].event.call
+        tags = effect.arguments.get("tags", ())
+        if effect.method == "sleep" and isinstance(tags, tuple):
+            self._doubtful[effect.replica] = self._doubtful.get(effect.replica, frozenset()).union(tags)
         open_calls[-1].pending[effect.call] = effect
 
     def check_reply(self, effect: ReplyControl) -> None:
@@ -220,7 +225,8 @@ class ControlWatch:
         elif after is BarrierState.QUIESCED and before is BarrierState.CLOSING:
             assert standings <= {Standing.QUIET, Standing.FRESH}, f"{stage} is not quiet: {standings}"
         elif after is BarrierState.QUIESCED:
-            assert not any(self._asleep.get(replica) for replica in replicas), f"{stage} is not awake"
+            asleep = {tag for table in (self._asleep, self._doubtful) for one in replicas for tag in table.get(one, ())}
+            assert not asleep, f"{stage} is not awake: {asleep}"
 
     def check(self, statistics: Statistics, now: float, *, is_expired: bool) -> None:
         """What has to hold after every step: every move of a barrier was confirmed, among others."""
