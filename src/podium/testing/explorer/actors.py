@@ -31,7 +31,7 @@ from podium.core.events import (
     StageStopped,
     StopFailed,
 )
-from podium.core.identity import JobKey, ReplicaKey
+from podium.core.identity import MAIN, JobKey, ReplicaKey
 from podium.core.lifecycle import ReplicaState
 from podium.core.operations import Operation
 from podium.errors import ErrorKind, ErrorRecord, Scope
@@ -119,7 +119,7 @@ class Works:
         sources = state.model.stages[self.stage].sources
         if not sources:
             return not job.ticket.is_input_open
-        return all(source.stage in job.ended for source in sources)
+        return all((source.stage, MAIN) in job.ended for source in sources)
 
 
 @dataclass(frozen=True, kw_only=True)
