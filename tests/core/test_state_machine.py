@@ -477,7 +477,9 @@ class CoreMachine(RuleBasedStateMachine):
             case _:
                 self.tell(StopFailed(start.replica, start.job, an_error("the stop failed")))
 
-    @rule(which=index, what=st.sampled_from(["lose", "drain", "join", "join again", "join again"]))
+    @rule(
+        which=index, what=st.sampled_from(["lose", "drain", "replace", "give up", "join", "join again", "join again"])
+    )
     def change_replicas(self, which: int, what: str) -> None:
         replica = pick(self.replicas, which)
         match what:
@@ -485,6 +487,11 @@ class CoreMachine(RuleBasedStateMachine):
                 self.tell(ReplicaLost(replica, a_loss()))
             case "drain":
                 self.tell(ReplicaDrained(replica))
+            case "replace":
+                self.tell(ReplicaDrained(replica, replica._replace(generation=replica.generation + 1)))
+            case "give up":
+                for successor in list(self.model.returning.values()):
+                    self.tell(ReplicaLost(successor, a_loss()))
             case "join":
                 self.bring_up(replica)
             case _:

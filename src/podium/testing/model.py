@@ -390,7 +390,7 @@ class Model(EventModel):
             f"nothing is under way for {ticket.event.request_id}[{sample}]"
         )
         for name, _ in self._ahead(ticket, sample):
-            assert self.live_replicas(name), f"{ticket.event.request_id} waits for {name}, which has no replica"
+            assert self.is_served(name), f"{ticket.event.request_id} waits for {name}, which has no replica"
         for spot in ticket.final_spots(sample):
             assert spot in ticket.finishes or not self._is_skipped(ticket, spot), (
                 f"{spot[0]} will not run, and did not end"
@@ -440,6 +440,7 @@ class Model(EventModel):
         waiting = self._waiting()
         for name, stage in statistics.stages.items():
             limit = self.stages[name].limits.max_inflight
+            assert {(name, slot) for slot in stage.returning} == {place for place in self.returning if place[0] == name}
             present = {key: state for key, state in self.replicas.items() if key.stage == name}
             for key, state in present.items():
                 seen = [one for one in stage.replicas if (one.slot, one.generation) == key[1:]]
@@ -451,7 +452,7 @@ class Model(EventModel):
                 if is_free and self.control.may_start(name):
                     assert not any(self._can_go_to(ticket, spot, key) for ticket, spot in waiting[name]), "idle credit"
             assert stage.queued == len(waiting[name]), f"{stage.queued} wait for {name} instead of {waiting[name]}"
-            assert not stage.queued or self.live_replicas(name), "jobs wait for a stage without a replica"
+            assert not stage.queued or self.is_served(name), "jobs wait for a stage without a replica"
 
     def _waiting(self) -> dict[str, list[tuple[TicketModel, Spot]]]:
         """By stage, what waits for a credit."""

@@ -54,6 +54,7 @@ class EventModel:
         self.tickets: dict[int, TicketModel] = {}
         self.jobs: dict[JobKey, JobModel] = {}
         self.replicas: dict[ReplicaKey, ReplicaState] = {}
+        self.returning: dict[tuple[str, int], ReplicaKey] = {}
         self.calls: dict[int, CallModel] = {}
         self.control = ControlWatch(stages)
         self.newest_attempt = 0
@@ -88,12 +89,16 @@ class EventModel:
         live = [key for key, state in self.replicas.items() if key.stage == stage and state is ReplicaState.LIVE]
         return [key for key in live if self.control.takes_work(key)]
 
+    def is_served(self, stage: str) -> bool:
+        """Whether a replica takes new work, or one is to come that takes the place of another."""
+        return bool(self.live_replicas(stage)) or any(key.stage == stage for key in self.returning.values())
+
     # What events mean
 
     def _tickets_touched_by(self, event: Event) -> set[int]:
         """Whose end the event can be a reason for."""
         match event:
-            case RequestSubmitted() | ReplicaJoined() | StageStarted() | CallReturned():
+            case RequestSubmitted() | StageStarted() | CallReturned():
                 return set()
             case StageProduced():
                 found = [self.jobs[output.job] for output in event.outputs if output.job in self.jobs]
@@ -104,7 +109,7 @@ class EventModel:
                 return {event.ticket}
             case AbortRequested():
                 return {one.event.ticket for name in self._ids(event) if (one := self.live(name)) is not None}
-            case ReplicaDrained() | ReplicaLost():
+            case ReplicaJoined() | ReplicaDrained() | ReplicaLost():
                 return {one.event.ticket for one in self.open_tickets() if event.replica.stage in one.needed}
             case ControlRequested():
                 return {one.event.ticket for one in self._aborted_by(event)}
@@ -140,6 +145,8 @@ class EventModel:
             case ReplicaDrained():
                 if self.replicas.get(event.replica) is ReplicaState.LIVE:
                     self.replicas[event.replica] = ReplicaState.DRAINING
+                    if event.successor is not None:
+                        self.returning[event.replica[:2]] = event.successor
             case ControlRequested():
                 for ticket in self._aborted_by(event):
                     ticket.abort()
@@ -154,7 +161,10 @@ class EventModel:
                 self.control.is_shut = True
                 for ticket in self.open_tickets():
                     ticket.must_end = Outcome.FAILED
-            case StageStarted() | StopFailed() | InputRejected() | ReplicaLost():
+            case ReplicaLost():
+                if self.returning.get(event.replica[:2]) == event.replica:
+                    del self.returning[event.replica[:2]]
+            case StageStarted() | StopFailed() | InputRejected():
                 pass
             case _:
                 assert_never(event)
@@ -215,7 +225,7 @@ class EventModel:
         for name in self._needed(event.outputs):
             if self.control.is_shut or self.control.refuses(name):
                 return f"the gate of {name}"
-            if not self.live_replicas(name):
+            if not self.is_served(name):
                 return f"no replica of {name}"
             if self.statistics and not self._has_room(event, name, self.statistics.stages[name].queued):
                 return f"max_queued of {name}"
@@ -347,6 +357,7 @@ class EventModel:
         is_slot_free = all(self.replicas[key] is ReplicaState.GONE for key in known)
         if is_slot_free and all(key.generation < replica.generation for key in known):
             self.replicas[replica] = ReplicaState.LIVE
+            self.returning.pop(replica[:2], None)
             self.control.take_join(replica)
 
     def _aborted_by(self, event: ControlRequested) -> list[TicketModel]:
