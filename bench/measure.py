@@ -12,6 +12,9 @@ import msgspec
 
 from bench.core_alone import CoreAlone
 from bench.plan import (
+    CONTROL_SHAPE,
+    CONTROL_SHARE,
+    CONTROL_SHARE_AT_LEAST,
     CROSSINGS_AT_MOST,
     GROWTH_AT_MOST,
     HELD_SHAPE,
@@ -37,6 +40,7 @@ from podium.testing.benchmark import (
     measure_replicas,
     measure_throughput,
 )
+from podium.testing.benchmark_control import HangingCall, measure_hanging_call
 from podium.testing.benchmark_shape import Shape
 
 Measured = TypeVar("Measured")
@@ -44,7 +48,7 @@ OnProgress = Callable[[str, int, int], None]
 """Hears what is measured now, how many measurements are done, and how many there are."""
 
 
-OTHERS = 6
+OTHERS = 7
 """Measurements that are not of a shape under load."""
 
 
@@ -91,6 +95,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     idle: tuple[Idle, ...]
     memory: Memory
     growth: tuple[Growth, ...]
+    hanging_call: HangingCall
 
     def goals(self) -> list[Goal]:
         """Every figure that has one."""
@@ -102,6 +107,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             Goal(f"cost of an output at {growth.at[0]} to {growth.at[-1]} {growth.of}, ×", growth.ratio, *_GROWTH)
             for growth in self.growth
         ]
+        share = self.hanging_call.share
+        name = f"requests/s at {self.hanging_call.shape} while a control call hangs, × without"
+        goals.append(Goal(name, share, CONTROL_SHARE, CONTROL_SHARE_AT_LEAST))
         return goals
 
 
@@ -144,6 +152,9 @@ def measure(plan: Plan, on_progress: OnProgress) -> Report:
         run.take("open requests", measure_open_requests(HELD_SHAPE, plan.held, 2 * plan.seconds)),
         run.take("replicas", measure_replicas(REPLICA_SHAPE, plan.replicas, 2 * plan.seconds)),
     )
+    hanging_call = run.take(
+        "a control call that hangs", measure_hanging_call(CONTROL_SHAPE, plan.repetitions, plan.seconds)
+    )
     return Report(
         machine=run.noise.machine(),
         seconds=run.seconds,
@@ -153,6 +164,7 @@ def measure(plan: Plan, on_progress: OnProgress) -> Report:
         idle=idle,
         memory=memory,
         growth=growth,
+        hanging_call=hanging_call,
     )
 
 

@@ -46,6 +46,9 @@ CROSSINGS_AT_MOST = 2.0
 GROWTH_AT_MOST = 1.25
 """Above this a cost counts as growing; what is below cannot be told from the noise of a shared machine."""
 
+CONTROL_SHARE, CONTROL_SHARE_AT_LEAST = 0.95, 0.85
+"""Of its rate a load keeps all but the noise while a control call hangs."""
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One run. Times are in seconds; each shape is measured `repetitions` times."""
@@ -72,6 +75,7 @@ _FULL = (
 LATENCY_SHAPE = parse_shape("3x1x1")
 HELD_SHAPE = parse_shape("3x8x16")
 REPLICA_SHAPE = parse_shape("3x8x16")
+CONTROL_SHAPE = parse_shape("3x8x64")
 QUICK = Plan(
     shapes=tuple(map(parse_shape, _QUICK)),
     repetitions=3,

@@ -148,6 +148,10 @@ def _others(report: Report) -> Sheet:
         at = ", ".join(f"{count:,}" for count in growth.at)
         costs = ", ".join(f"{cost:.1f}" for cost in growth.us_per_output)
         rows.append((f"µs of an output of {growth.shape} at {at} {growth.of}", costs, ""))
+    call = report.hanging_call
+    rows.append((f"requests/s at {call.shape}, no control call", _spread(call.requests_per_s), ""))
+    rows.append((f"the same while a call hangs at {call.named}", _spread(call.hanging_requests_per_s), ""))
+    rows.append(("that call ends after its limit by", f"{_spread(call.late_ms, 1)} ms", ""))
     return Sheet("Otherwise", ("what", "podium", "vLLM-Omni"), rows)
 
 

@@ -49,6 +49,7 @@ def test_a_report_has_every_part_and_survives_json(report: Report) -> None:
     assert [row.shape for row in report.throughput] == [row.shape for row in report.core_alone] == ["3x1x1", "2x2x2"]
     assert [idle.open_requests for idle in report.idle] == [0, 3]
     assert [growth.of for growth in report.growth] == ["open requests", "replicas"]
+    assert report.goals()[-1].value == report.hanging_call.share
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
 
 

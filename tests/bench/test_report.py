@@ -15,6 +15,7 @@ from bench.profiling import profile
 from bench.report import BEGIN, END, print_profile, print_report, to_markdown, write_between_marks
 from podium import compiled
 from podium.testing.benchmark import Growth, Idle, Latency, Machine, Memory, Spread, Throughput
+from podium.testing.benchmark_control import HangingCall
 from podium.testing.benchmark_shape import parse_shape
 
 ONE = Spread(1.0, 0.9, 1.1)
@@ -39,6 +40,15 @@ REPORT = Report(
     idle=(Idle(open_requests=0, seconds=1.0, cpu_share=0.0001, wakeups_per_s=None),),
     memory=Memory(open_requests=10, bytes_per_request=3000.0, left_bytes_per_request=1.0),
     growth=(Growth(of="replicas", shape="3x8x16", at=(1, 64), us_per_output=(8.0, 8.4)),),
+    hanging_call=HangingCall(
+        shape="3x8x64",
+        repetitions=3,
+        requests_per_s=Spread(2000.0, 1900.0, 2100.0),
+        hanging_requests_per_s=Spread(1960.0, 1950.0, 2200.0),
+        share=0.98,
+        late_ms=Spread(1.25, 1.0, 2.0),
+        named="stage0[0]",
+    ),
 )
 
 
@@ -53,6 +63,10 @@ def test_the_tables_have_figures_and_verdicts() -> None:
     assert "3x1x64 8,442 (8,000–9,000) 25,326 80 + 20 60 16,884 0.50 7.0" in lines
     assert "requests/s at 3x1x64, × vLLM-Omni 7.00 10, at least 6 least met" in lines
     assert "latency at 3x1x1, × bare crossing 2.50 at most 2 missed" in lines
+    assert "requests/s at 3x8x64, no control call 2,000 (1,900–2,100)" in lines
+    assert "the same while a call hangs at stage0[0] 1,960 (1,950–2,200)" in lines
+    assert "that call ends after its limit by 1.2 (1.0–2.0) ms" in lines
+    assert "requests/s at 3x8x64 while a control call hangs, × without 0.98 0.95, at least 0.85 aim met" in lines
     assert "cost of an output at 1 to 64 replicas, × 1.05 at most 1.25 aim met" in lines
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from podium.core.effects import EmitOutput, EndRequest, Outcome, RefuseRequest, ReplyAbort
+from podium.core.effects import EmitOutput, EndRequest, Outcome, RefuseRequest, ReplyAbort, ReplyControl
 from podium.errors import EngineStoppedError, ErrorKind, ErrorRecord, Scope
 from podium.runtime import outlet as outlet_module
 from podium.runtime.host import DEAD
@@ -263,3 +263,24 @@ async def test_a_refusal_is_the_streams_error() -> None:
     assert len(outlet) == 0
     assert (await stream.collect_whatever()).error is not None
     assert stream.error == error
+
+
+@pytest.mark.rule("ORCH-INV-232", "ORCH-INV-205")
+@pytest.mark.case("B108")
+async def test_an_answer_never_overtakes_the_outputs_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    aborts: RpcResultRouter[ReplyAbort] = RpcResultRouter()
+    controls: RpcResultRouter[ReplyControl] = RpcResultRouter()
+    outlet = CallerOutlet(aborts, controls)
+    stream = new_stream(1)
+    outlet.register(stream)
+    (abort, abort_reply), (control, control_reply) = aborts.open(), controls.open()
+    order: list[str] = []
+    monkeypatch.setattr(Mailbox, "send", lambda _: order.append("outputs"))
+    abort_reply.add_done_callback(lambda _: order.append("abort"))
+    control_reply.add_done_callback(lambda _: order.append("control"))
+    outlet.deliver(output(1, 0, "x"))
+    outlet.deliver(ReplyAbort(abort, ()))
+    outlet.deliver(ReplyControl(control, ()))
+    outlet.flush()
+    outlet.flush()
+    assert order == ["outputs", "abort", "control"]

@@ -69,6 +69,7 @@ class CallerOutlet:
         self._streams: dict[int, tuple[weakref.ref[RequestStream], Mailbox]] = {}
         self._mailboxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}
         self._unsent: dict[int, Mailbox] = {}
+        self._answers: list[ReplyAbort | ReplyControl] = []
 
     def __repr__(self) -> str:
         return f"<CallerOutlet {len(self._streams)} streams>"
@@ -91,11 +92,8 @@ class CallerOutlet:
 
     def deliver(self, effect: CallerEffect) -> None:
         """Hand on towards the caller; `flush` sends it."""
-        if isinstance(effect, ReplyAbort):
-            self._aborts.resolve(effect.call, effect)
-            return
-        if isinstance(effect, ReplyControl):
-            self._controls.resolve(effect.call, effect)
+        if isinstance(effect, ReplyAbort | ReplyControl):
+            self._answers.append(effect)
             return
         if isinstance(effect, EmitOutput):
             found = self._streams.get(effect.ticket)
@@ -113,9 +111,18 @@ class CallerOutlet:
             mailbox.try_put(stream, _failed(stream, stream.too_slow()))
 
     def flush(self) -> None:
-        """Wake the loops of those who got something, once each: waking in between would cost the driver its turn."""
+        """Wake the loops of those who got something, once each: waking in between would cost the driver its turn.
+
+        Answers go last: when a pause or an abort returns, the outputs before it are on their way to their streams.
+        """
         while self._unsent:
             self._unsent.popitem()[1].send()
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            if isinstance(answer, ReplyAbort):
+                self._aborts.resolve(answer.call, answer)
+            else:
+                self._controls.resolve(answer.call, answer)
 
     def fail_everything(self, error: ErrorRecord) -> None:
         """End every stream and every waiter with `error`: the loop does not run any more."""

@@ -82,7 +82,7 @@ class InstantBackend:
         self._turn = 0
         self._changed = asyncio.Event()
         self._waiter: asyncio.Future[None] | None = None
-        self._is_closed = False
+        self._closed = asyncio.Event()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.given = 0
         self.steps = 0
@@ -150,7 +150,7 @@ class InstantBackend:
         if self._ready:
             await asyncio.sleep(0)  # no engine makes two steps in one turn of somebody else's loop
         while not self._ready:  # a pause may have taken it away
-            if self._is_closed:
+            if self._closed.is_set():
                 raise BackendDead("the backend is closed")
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -160,7 +160,7 @@ class InstantBackend:
 
     async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
         """Pause, resume, and a collective RPC that returns its method, as from one worker; see HANG."""
-        if self._is_closed:
+        if self._closed.is_set():
             raise BackendDead("the backend is closed")
         match method:
             case "pause":
@@ -168,8 +168,9 @@ class InstantBackend:
             case "resume":
                 self._resume()
             case "collective_rpc":
-                while arguments.get("method") == HANG:
-                    await self._wait_change()
+                if arguments.get("method") == HANG:
+                    await self._closed.wait()  # and for nothing else: it must cost the jobs nothing
+                    raise BackendDead("the backend is closed")
                 return [arguments.get("method")]
             case _:
                 raise UnsupportedError.because(f"the instant backend has no call '{method}'", stage=self._stage)
@@ -210,12 +211,12 @@ class InstantBackend:
     async def _wait_change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
-        if self._is_closed:
+        if self._closed.is_set():
             raise BackendDead("the backend is closed")
 
     async def close(self) -> None:
         """Forget everything."""
-        self._is_closed = True
+        self._closed.set()
         self._runs.clear()
         self._ready.clear()
         self._parked.clear()
