@@ -379,5 +379,5 @@ class Model(EventModel):
                     [] if state is ReplicaState.GONE else [len(self.jobs_at(key))]
                 )
                 is_full = key not in self.live_replicas(name) or len(self.jobs_at(key)) == limit
-                assert is_full or not stage.queued or not self.control.may_start(name), "idle credit"
+                assert is_full or not stage.queued or not self.control.must_start(name), "idle credit"
             assert not stage.queued or self.live_replicas(name), "jobs wait for a stage without a replica"

@@ -56,6 +56,10 @@ class ControlWatch:
         self.is_shut = False
         self._stages = tuple(stages)
         self._standings: dict[ReplicaKey, Standing] = {}
+        self._stood_still: set[str] = set()
+        """The stages that were asked to stand still with their jobs since they were last open."""
+        self._paused: set[ReplicaKey] = set()
+        """The replicas that were told to pause, and have not confirmed a resume since."""
         self._asleep: dict[ReplicaKey, frozenset[str]] = {}
         self._replica_versions: dict[ReplicaKey, int] = {}
         self._modes: dict[str, PauseMode] = {}
@@ -77,9 +81,19 @@ class ControlWatch:
         return not self.is_open(stage) and self._held.get(stage) is HoldPolicy.REFUSE
 
     def may_start(self, stage: str) -> bool:
-        """Whether a job may start: the stage works, or drains."""
-        drains = self.barriers[stage] is BarrierState.CLOSING and self._modes[stage] is not PauseMode.KEEP
-        return self.is_open(stage) or drains
+        """Whether a job may start: the stage works, drains, or opens again though nobody was told to pause."""
+        if self.is_open(stage):
+            return True
+        if self._modes.get(stage) is PauseMode.KEEP:
+            return False
+        is_untouched = not any(replica.stage == stage for replica in self._paused)
+        barrier = self.barriers[stage]
+        return barrier is BarrierState.CLOSING or (barrier is BarrierState.OPENING and is_untouched)
+
+    def must_start(self, stage: str) -> bool:
+        """Whether a job has to start where there is a credit: the stage works, or drains and has not stood still."""
+        drains = self.barriers[stage] is BarrierState.CLOSING and stage not in self._stood_still
+        return self.is_open(stage) or (drains and not any(replica.stage == stage for replica in self._paused))
 
     def takes_work(self, replica: ReplicaKey) -> bool:
         """Whether the replica has the weights of its stage."""
@@ -99,6 +113,8 @@ class ControlWatch:
             for stage in event.stages:
                 if self.barriers[stage] not in SLEEPY:
                     self._modes[stage], self._held[stage] = operation.mode, operation.held
+                    if operation.mode is PauseMode.KEEP:
+                        self._stood_still.add(stage)
 
     def take_return(self, event: CallReturned) -> int | None:
         """A replica answered; returns the call that waits for that, if any."""
@@ -119,6 +135,7 @@ class ControlWatch:
                 self._standings[sent.replica] = Standing.QUIET
             case "resume":
                 self._standings[sent.replica] = Standing.WORKING
+                self._paused.discard(sent.replica)
             case "sleep" if isinstance(tags, tuple):
                 self._asleep[sent.replica] = asleep.union(tags)
             case "wake_up" if isinstance(tags, tuple):
@@ -132,6 +149,7 @@ class ControlWatch:
 
     def take_loss(self, replica: ReplicaKey) -> None:
         """A replica is gone."""
+        self._paused.discard(replica)
         for table in (self._standings, self._asleep, self._replica_versions):
             table.pop(replica, None)
         for call in self.calls.values():
@@ -147,6 +165,8 @@ class ControlWatch:
         assert open_calls, "a replica was called for nobody"
         if effect.method in ("pause", "resume"):
             self._standings[effect.replica] = Standing.UNKNOWN
+        if effect.method == "pause":
+            self._paused.add(effect.replica)
         open_calls[-1].pending[effect.call] = effect
 
     def check_reply(self, effect: ReplyControl) -> None:
@@ -187,6 +207,7 @@ class ControlWatch:
         ]
         for name, _, after in self._moves:
             self.barriers[name] = after
+        self._stood_still -= {name for name in self._stood_still if self.is_open(name)}
         return {name for name, _, after in self._moves if after is BarrierState.OPEN}
 
     def _check_move(self, stage: str, before: BarrierState, after: BarrierState) -> None:
