@@ -708,6 +708,27 @@ class TestConditions:
         world.produce("r", "x")
         assert lines(world.finish("r", "y", label="no")) == ["release x,y", "emit a@0= stop last", "end r completed"]
 
+    def test_what_was_skipped_before_stays_as_it_is(self) -> None:
+        world = World(
+            make_stage("r", labels=("yes", "no"), output="said"),
+            make_stage("x"),
+            make_stage("c", on_label("r", "yes"), complete("x"), output="out"),
+        )
+        world.submit()
+        assert lines(world.finish("x")) == ["emit c@0= stop"]
+        assert lines(world.finish("r", "z", label="no")) == ["emit r@1=z stop last", "end r completed"]
+
+    def test_what_was_skipped_before_is_left_alone_while_the_request_goes_on(self) -> None:
+        world = World(
+            make_stage("r", labels=("yes", "no")),
+            make_stage("x"),
+            make_stage("c", on_label("r", "yes"), complete("x"), output="out"),
+            make_stage("d", on_label("r", "no"), output="more"),
+        )
+        world.submit()
+        world.finish("x")
+        assert lines(world.finish("r", "z", label="no")) == ["start r/d on d[0]@0 r=z stop"]
+
     def test_what_is_shared_is_not_released(self) -> None:
         world = self.fork()
         world.submit()
