@@ -55,6 +55,15 @@ class Bundle(msgspec.Struct, frozen=True, eq=False):
     parts: Mapping[str, Mapping[str, object]]
 
 
+class Label(msgspec.Struct, frozen=True):
+    """Says which way a request goes on, where a hosted function makes it: one of the `labels` of its stage.
+
+    The function backend takes it out of the outputs; the last one that a job gave is that of its finish.
+    """
+
+    label: str
+
+
 def join(pieces: Sequence[object]) -> object:
     """The whole that `pieces` of one stream make: texts and sounds are concatenated, anything else becomes a list.
 

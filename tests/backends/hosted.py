@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
-from podium.payloads import Text
+from podium.payloads import Label, Text
 from podium.stage_function import StageFunction
 
 NOT_CALLABLE = 7
@@ -218,3 +218,10 @@ async def async_fails_at_cleanup(item: object) -> AsyncIterator[object]:
         await asyncio.Event().wait()
     finally:
         handle(Wrong(ValueError("cleanup failed")))
+
+
+def sort(item: object) -> Iterator[object]:
+    """Say which way, twice, around an output."""
+    yield Label("left")
+    yield item
+    yield Label("right")

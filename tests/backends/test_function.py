@@ -641,3 +641,13 @@ async def test_a_pause_does_not_keep_a_stop_from_ending() -> None:
             stuck.gate.set()
         assert isinstance(stop.result(), Text)
         await watch.stop(key("r2"))
+
+
+@pytest.mark.rule("ORCH-INV-116")
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_function_may_say_which_way_a_request_goes_on(blocking: bool) -> None:
+    async with hosting("sort", blocking=blocking) as (backend, watch):
+        backend.submit(task("r", "x"))
+        await watch.wait_end(key("r"))
+        assert watch.ends[key("r")] == Finish(FinishReason.STOP, {"items": 1}, "right")
+        assert watch.outputs[key("r")] == ["x"]

@@ -14,7 +14,7 @@ from podium.core.events import Finish, FinishReason, JobOutput
 from podium.core.identity import MAIN, JobKey
 from podium.errors import ErrorKind, InvalidRequestError, StartError, StopUnconfirmedError
 from podium.payloads import Text, join
-from podium.ports.stage_backend import BackendDead, BackendOutput, JobFailed, StageBackend, StageTask
+from podium.ports.stage_backend import BackendDead, BackendOutput, JobFailed, LoadReport, StageBackend, StageTask
 from podium.testing.backend_conformance import BackendConformance, SampleJob
 from tests.backends.fake_vllm import FakeEngine, FakeStart, Plan
 
@@ -83,7 +83,7 @@ async def read_until_end(backend: VllmBackend, job: JobKey) -> list[BackendOutpu
     seen: list[BackendOutput] = []
     while True:
         for output in await backend.next_outputs():
-            if output.job == job:
+            if not isinstance(output, LoadReport) and output.job == job:
                 seen.append(output)
                 if isinstance(output, JobFailed) or (isinstance(output, JobOutput) and output.finish):
                     return seen
@@ -302,7 +302,7 @@ async def test_death_reaches_everybody_after_the_last_outputs(monkeypatch: pytes
         engine.die(ConnectionError("EngineCore is gone"))
     assert isinstance(stop.result(), BackendDead)
     outputs = await backend.next_outputs()
-    assert [output.job for output in outputs] == [FIRST]
+    assert [output.job for output in outputs if isinstance(output, JobOutput)] == [FIRST]
     with pytest.raises(BackendDead, match="stage 'thinker' died: EngineCore is gone"):
         await backend.next_outputs()
     with pytest.raises(BackendDead):

@@ -182,3 +182,11 @@ def test_a_graph_of_a_faulty_file_is_refused(tmp_path: Path) -> None:
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert "there is no such file" in result.stderr
+
+
+def test_a_graph_names_conditions(tmp_path: Path) -> None:
+    path = tmp_path / "fork.yaml"
+    text = DIAMOND.replace("output: text}", "output: text, labels: [short]}", 1)
+    path.write_text(text.replace("sources: [reader]", "sources: {reader: {when: short}}"), encoding="utf-8")
+    assert "text, complete, when short -> right" in " ".join(lines_of("graph", str(path)))
+    assert any("text, complete, when short" in line for line in lines_of("graph", str(path), "--format", "dot"))

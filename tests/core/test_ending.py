@@ -20,6 +20,7 @@ from tests.support.core_world import (
     guided,
     lines,
     make_stage,
+    on_label,
     streaming,
     voice,
 )
@@ -633,3 +634,20 @@ class TestCompanions:
             "reply 1: r aborted",
         ]
         assert world.core.is_idle
+
+
+@pytest.mark.rule("ORCH-INV-116", "ORCH-INV-202")
+def test_the_loss_of_a_stage_fails_only_requests_that_need_it_for_certain() -> None:
+    world = World(
+        make_stage("r", labels=("yes", "no"), output="text"),
+        make_stage("a", on_label("r", "yes"), output="out", limits=ONE),
+    )
+    for request_id in ("runs", "queued", "undecided"):
+        world.submit(request_id)
+    world.finish("r", "x", request_id="runs", label="yes")
+    world.finish("r", "x", request_id="queued", label="yes")
+    assert [line for line in lines(world.lose("a")) if line.startswith("end")] == [
+        "end runs failed replica_lost",
+        "end queued failed stage_unavailable",
+    ]
+    assert lines(world.finish("r", "x", request_id="undecided", label="no"))[-1] == "end undecided completed"

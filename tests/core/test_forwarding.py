@@ -6,9 +6,9 @@ import pytest
 
 from podium.core.effects import EmitOutput, StageTimings, StartJob
 from podium.core.events import Finish, FinishReason, JobOutput, StageProduced
-from podium.core.graph import EdgeMode, EmptyPolicy, Limits
+from podium.core.graph import EdgeMode, EmptyPolicy, Limits, Stage
 from podium.core.lifecycle import GateAction
-from tests.support.core_world import World, chain, complete, guided, lines, make_stage, streaming, voice
+from tests.support.core_world import World, chain, complete, guided, lines, make_stage, on_label, streaming, voice
 
 SMALL = Limits(max_inflight=1, max_queued=9, max_buffered_chunks=2, first_output_timeout_s=20.0, chunk_timeout_s=5.0)
 
@@ -653,3 +653,192 @@ class TestSiblings:
         world.submit(samples=2)
         assert lines(world.abort("r", samples=(0,))) == ["emit a@0= abort", "emit b@1= abort", "reply 1: r aborted"]
         assert lines(world.gate(GateAction.OPEN)) == ["start r/a/1 on a[0]@0"]
+
+
+@pytest.mark.rule("ORCH-INV-116")
+class TestConditions:
+    """A router `r` says where to go on: `a` or `b`, which join in `c`."""
+
+    @staticmethod
+    def fork(*more: Stage, output: str | None = None) -> World:
+        return World(
+            make_stage("r", labels=("left", "right", "end"), output=output or "said"),
+            make_stage("a", on_label("r", "left")),
+            make_stage("b", on_label("r", "right")),
+            make_stage("c", complete("a"), streaming("b"), output="out"),
+            *more,
+        )
+
+    def test_the_edge_with_the_label_is_taken_and_the_join_goes_on_without_the_other(self) -> None:
+        world = self.fork()
+        world.submit()
+        assert lines(world.finish("r", "x", label="left")) == ["emit r@0=x stop", "start r/a on a[0]@0 r=x stop"]
+        assert lines(world.finish("a", "y")) == ["start r/c on c[0]@0 a=y stop b= stop"]
+        assert lines(world.finish("c", "z"))[-1] == "end r completed"
+        assert world.core.is_idle
+
+    def test_the_join_goes_on_when_the_other_source_has_ended_before(self) -> None:
+        world = World(
+            make_stage("r", labels=("yes", "no"), output="said"),
+            make_stage("x"),
+            make_stage("c", on_label("r", "yes"), complete("x"), output="out"),
+        )
+        world.submit()
+        world.finish("x", "y")
+        assert lines(world.finish("r", "z", label="no")) == ["emit r@0=z stop", "start r/c on c[0]@0 r= stop x=y stop"]
+
+    @pytest.mark.rule("ORCH-INV-108", "ORCH-INV-109")
+    def test_what_only_an_untaken_edge_leads_to_is_skipped_and_the_request_ends(self) -> None:
+        world = self.fork()
+        world.submit()
+        assert lines(world.finish("r", "x", label="end")) == [
+            "emit r@0=x stop",
+            "emit c@2= stop last",
+            "end r completed",
+        ]
+        assert world.core.is_idle
+
+    def test_what_an_untaken_edge_had_kept_is_released(self) -> None:
+        world = World(
+            make_stage("r", labels=("yes", "no")),
+            make_stage("a", on_label("r", "yes"), output="out"),
+            make_stage("b", on_label("r", "no"), output="more"),
+        )
+        world.submit(outputs=("out",))
+        world.produce("r", "x")
+        assert lines(world.finish("r", "y", label="no")) == ["release x,y", "emit a@0= stop last", "end r completed"]
+
+    def test_what_was_skipped_before_stays_as_it_is(self) -> None:
+        world = World(
+            make_stage("r", labels=("yes", "no"), output="said"),
+            make_stage("x"),
+            make_stage("c", on_label("r", "yes"), complete("x"), output="out"),
+        )
+        world.submit()
+        assert lines(world.finish("x")) == ["emit c@0= stop"]
+        assert lines(world.finish("r", "z", label="no")) == ["emit r@1=z stop last", "end r completed"]
+
+    def test_what_was_skipped_before_is_left_alone_while_the_request_goes_on(self) -> None:
+        world = World(
+            make_stage("r", labels=("yes", "no")),
+            make_stage("x"),
+            make_stage("c", on_label("r", "yes"), complete("x"), output="out"),
+            make_stage("d", on_label("r", "no"), output="more"),
+        )
+        world.submit()
+        world.finish("x")
+        assert lines(world.finish("r", "z", label="no")) == ["start r/d on d[0]@0 r=z stop"]
+
+    def test_what_is_shared_is_not_released(self) -> None:
+        world = self.fork()
+        world.submit()
+        world.finish("r", "x", label="end")
+        assert world.released() == []
+
+    @pytest.mark.rule("ORCH-INV-108")
+    def test_an_empty_alternative_ends_what_it_leads_to(self) -> None:
+        world = self.fork()
+        world.submit()
+        world.finish("r", "x", label="left")
+        assert lines(world.finish("a")) == ["emit c@2= stop last", "end r completed"]
+
+    @pytest.mark.parametrize(
+        ("label", "said"), [(None, "without a label"), ("up", "with 'up'")], ids=["missing", "unknown"]
+    )
+    def test_a_label_that_is_none_of_the_stage_fails_the_request(self, label: str | None, said: str) -> None:
+        world = self.fork()
+        world.submit()
+        assert lines(world.finish("r", "x", label=label)) == ["release x", "end r failed stage_failed"]
+        (end,) = world.terminals()
+        assert end.error is not None
+        assert (end.error.stage, end.error.replica) == ("r", 0)
+        assert end.error.message == f"stage 'r' finished {said}; it may finish with: left, right, end (labels)"
+
+    def test_a_label_of_a_stage_without_labels_means_nothing(self) -> None:
+        world = World(make_stage("a", output="out"))
+        world.submit()
+        assert lines(world.finish("a", "x", label="whatever")) == ["emit a@0=x stop last", "end r completed"]
+
+    def test_labels_do_not_matter_to_what_is_being_aborted(self) -> None:
+        world = self.fork()
+        world.submit()
+        world.abort("r")
+        assert lines(world.finish("r", "x"))[:1] == ["emit r@0=x stop"]
+        assert [end.error for end in world.terminals()] == [None]
+
+    @pytest.mark.rule("ORCH-INV-202")
+    def test_a_stage_that_may_not_be_needed_keeps_nobody_out(self) -> None:
+        world = self.fork()
+        world.submit("before")
+        world.lose("b")
+        world.submit("after")
+        for request_id in ("before", "after"):
+            world.finish("r", "x", request_id=request_id, label="left")
+            world.finish("a", "y", request_id=request_id)
+            assert lines(world.finish("c", "z", request_id=request_id))[-1] == f"end {request_id} completed"
+
+    @pytest.mark.rule("ORCH-INV-202")
+    def test_a_request_fails_once_it_needs_a_stage_without_a_replica(self) -> None:
+        world = self.fork()
+        world.submit()
+        world.lose("b")
+        assert lines(world.finish("r", "x", label="right")) == ["emit r@0=x stop", "end r failed stage_unavailable"]
+        assert world.core.is_idle
+
+
+@pytest.mark.rule("ORCH-INV-116")
+class TestConditionsAndCompanions:
+    """`r` says whether there is an image; `d` makes it of a latent of `m`, joined with that of the companion."""
+
+    @staticmethod
+    def image() -> World:
+        return World(
+            make_stage("r", labels=("yes", "no"), output="text"),
+            make_stage("m", on_label("r", "yes")),
+            make_stage("d", complete("m"), output="image", joins=True),
+        )
+
+    def test_a_companion_goes_where_its_sample_goes_whatever_it_says_itself(self) -> None:
+        world = self.image()
+        world.submit(companions={"negative": "n"})
+        world.finish("r", "x", sibling="main.negative", label="no")
+        world.finish("r", "y", sibling="main", label="yes")
+        world.finish("m", "z", sibling="main")
+        assert lines(world.finish("m", "w", sibling="main.negative")) == [
+            "start r/d on d[0]@0 m=z stop m.negative=w stop"
+        ]
+        assert lines(world.finish("d", "i"))[-1] == "end r completed"
+        assert world.core.is_idle
+
+    def test_what_is_passed_over_is_so_for_companions_too_when_they_wait_for_their_leader(self) -> None:
+        world = self.image()
+        world.submit(companions={"negative": "n"})
+        world.finish("r", "x", sibling="main.negative")
+        assert lines(world.finish("r", "y", sibling="main", label="no"))[-1] == "end r completed"
+        assert world.core.is_idle
+
+    def test_and_when_their_own_source_has_not_ended(self) -> None:
+        world = self.image()
+        world.submit(companions={"negative": "n"})
+        assert lines(world.finish("r", "y", sibling="main", label="no")) == [
+            "emit r@0=y stop",
+            "emit d@2= stop last",
+            "stop r/r/main.negative",
+            "end r completed",
+        ]
+        world.stopped("r", sibling="main.negative")
+        assert world.core.is_idle
+
+    def test_a_join_goes_on_with_the_bundle_of_the_way_that_was_taken(self) -> None:
+        world = World(
+            make_stage("r", labels=("left", "right"), output="text"),
+            make_stage("a", on_label("r", "left")),
+            make_stage("b", on_label("r", "right")),
+            make_stage("d", complete("a"), complete("b"), output="image", joins=True),
+        )
+        world.submit(companions={"negative": "n"})
+        world.finish("r", "x", sibling="main.negative")
+        world.finish("r", "y", sibling="main", label="left")
+        world.finish("a", "z", sibling="main")
+        effects = lines(world.finish("a", "w", sibling="main.negative"))
+        assert effects == ["start r/d on d[0]@0 a=z stop b= stop a.negative=w stop b.negative= stop"]

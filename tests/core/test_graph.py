@@ -7,7 +7,7 @@ import pytest
 
 from podium.core.graph import EdgeMode, Graph, Limits, Modality, Source, Stage, StageKind, find_faults
 from podium.errors import ConfigurationError
-from tests.support.core_world import complete, make_stage, streaming
+from tests.support.core_world import complete, make_stage, on_label, streaming
 
 
 def texts(*stages: Stage) -> list[str]:
@@ -150,3 +150,68 @@ class TestJoins:
         assert texts(*stages) == [
             "stage 'c', joins: stage 'b' upstream of it joins the companions already; join them once"
         ]
+
+
+class TestConditions:
+    @staticmethod
+    def router(*labels: str, output: str | None = None) -> Stage:
+        return make_stage("r", labels=labels, output=output)
+
+    def test_alternatives_that_join_again_are_fine(self) -> None:
+        assert (
+            texts(
+                self.router("yes", "no"),
+                make_stage("a", on_label("r", "yes")),
+                make_stage("b", on_label("r", "no")),
+                make_stage("c", complete("a"), streaming("b"), output="out"),
+            )
+            == []
+        )
+
+    def test_a_label_that_the_source_never_says(self) -> None:
+        stages = [self.router("yes", output="o"), make_stage("a", on_label("r", "no"), output="out")]
+        assert texts(*stages) == ["stage 'a', sources: source 'r' never finishes with 'no'; use one of its labels: yes"]
+
+    def test_a_source_without_labels(self) -> None:
+        assert texts(make_stage("r"), make_stage("a", on_label("r", "no"), output="out")) == [
+            "stage 'a', sources: source 'r' never finishes with 'no'; declare `labels` at 'r'"
+        ]
+
+    def test_a_condition_on_a_streaming_edge(self) -> None:
+        edge = Source("r", EdgeMode.STREAMING, "yes")
+        assert texts(self.router("yes"), make_stage("a", edge, output="out")) == [
+            (
+                "stage 'a', sources: source 'r' is streaming, but whether it is taken is known only at its end; "
+                "make it a complete edge, or remove its `when`"
+            )
+        ]
+
+    def test_a_condition_on_a_source_that_there_is_not(self) -> None:
+        assert texts(make_stage("a", on_label("r", "no"), output="out")) == [
+            "stage 'a', sources: unknown source 'r'; use one of: a"
+        ]
+
+    def test_a_label_that_leads_nowhere(self) -> None:
+        consumer = make_stage("a", on_label("r", "yes"), output="out")
+        assert texts(self.router("yes", "no"), consumer) == [
+            (
+                "stage 'r', labels: 'no' leads nowhere; "
+                "add an edge with `when: no`, give the stage an `output`, or remove the label"
+            )
+        ]
+        assert texts(self.router("yes", "no", output="text"), consumer) == []
+        assert texts(self.router("yes", "no"), consumer, make_stage("b", complete("r"), output="more")) == []
+
+    def test_labels_that_are_empty_or_listed_twice(self) -> None:
+        consumer = make_stage("a", complete("r"), output="out")
+        assert texts(self.router("yes", "", "yes"), consumer) == [
+            "stage 'r', labels: 'yes' is listed twice; list it once",
+            "stage 'r', labels: a label is empty; name it",
+        ]
+
+    def test_what_may_not_run_cannot_be_prewarmed(self) -> None:
+        assert texts(
+            self.router("yes", output="text"),
+            make_stage("a", on_label("r", "yes")),
+            make_stage("b", streaming("a"), prewarm=True, output="out"),
+        ) == ["stage 'b', prewarm: whether the stage runs at all depends on a condition of stage 'a'; remove `prewarm`"]

@@ -14,6 +14,7 @@ from podium.core.events import (
     InputRejected,
     JobOutput,
     ReplicaJoined,
+    ReplicaReported,
     RequestCancelled,
     RequestSubmitted,
     ShutdownRequested,
@@ -28,7 +29,18 @@ from podium.core.identity import ReplicaKey
 from podium.core.lifecycle import GateAction
 from podium.core.orchestrator import Orchestrator
 from podium.errors import ErrorKind, ErrorRecord, InternalError, Scope
-from tests.support.core_world import World, a_loss, an_error, chain, complete, guided, lines, make_stage, voice
+from tests.support.core_world import (
+    World,
+    a_loss,
+    an_error,
+    chain,
+    complete,
+    guided,
+    lines,
+    make_stage,
+    on_label,
+    voice,
+)
 
 LIMITS = Limits(
     max_inflight=1,
@@ -710,3 +722,35 @@ class TestSiblings:
         assert lines(world.abort_all()) == ["stop r1/a", "emit a@0= abort last", "end r2 aborted"]
         assert lines(world.stopped("a", request_id="r1"))[-1] == "reply 1: r1 aborted, r2 aborted"
         assert world.core.is_idle
+
+
+class TestReports:
+    @pytest.mark.case("B097")
+    def test_the_next_job_goes_where_there_is_less_to_do(self) -> None:
+        world = single(replicas=2)
+        world.tell(ReplicaReported(ReplicaKey("a", 0, 0), 2, 0), ReplicaReported(ReplicaKey("a", 0, 0), 1, 1))
+        assert [one.reported for one in world.core.statistics().stages["a"].replicas] == [3, 0]
+        world.submit("r")
+        assert world.at("a").replica.slot == 1
+
+    @pytest.mark.case("B097")
+    @pytest.mark.rule("ORCH-INV-306")
+    def test_what_a_former_life_or_nobody_reports_changes_nothing(self) -> None:
+        world = single()
+        world.lose("a")
+        world.tell(ReplicaReported(ReplicaKey("a", 0, 0), 9))
+        assert world.core.statistics().stages["a"].replicas == ()
+        world.join("a", generation=1)
+        world.tell(ReplicaReported(ReplicaKey("a", 0, 0), 9), ReplicaReported(ReplicaKey("nobody", 0, 0), 9))
+        assert [one.reported for one in world.core.statistics().stages["a"].replicas] == [0]
+
+
+@pytest.mark.rule("ORCH-INV-116", "ORCH-INV-202")
+def test_a_stage_that_may_not_be_needed_refuses_nobody() -> None:
+    world = World(
+        make_stage("r", labels=("yes", "no"), output="text"), make_stage("a", on_label("r", "yes"), output="out")
+    )
+    world.lose("a")
+    assert lines(world.submit()) == ["start r/r on r[0]@0"]
+    world.lose("r")
+    assert lines(world.submit("s")) == ["refuse s stage_unavailable"]

@@ -8,7 +8,7 @@ from podium.core.graph import EdgeMode, Graph, Stage
 from podium.core.identity import PROMPT
 from podium.core.plan import MAX_KEPT, Link, Plan, Planner, plan_key
 from podium.errors import InvalidRequestError
-from tests.support.core_world import complete, guided, make_stage, streaming, voice
+from tests.support.core_world import complete, guided, make_stage, on_label, streaming, voice
 
 
 def test_repr() -> None:
@@ -166,3 +166,18 @@ class TestSiblings:
     def test_companions_that_nobody_joins(self) -> None:
         with pytest.raises(InvalidRequestError, match="this pipeline has no stage that joins them"):
             expand(*voice(), roles=("negative",))
+
+
+@pytest.mark.rule("ORCH-INV-116")
+def test_what_runs_for_certain_depends_on_no_condition() -> None:
+    stages = (
+        make_stage("r", labels=("yes", "no")),
+        make_stage("a", on_label("r", "yes")),
+        make_stage("b", complete("a"), output="out"),
+        make_stage("c", on_label("r", "no"), complete("r2"), output="more"),
+        make_stage("r2"),
+    )
+    plan = Planner(Graph(stages)).plan(None)
+    assert {job.stage.name for job in plan.jobs if not job.is_certain} == {"a", "b"}
+    (router,) = (job for job in plan.jobs if job.stage.name == "r")
+    assert {link.when for link in router.links} == {"yes", "no"}

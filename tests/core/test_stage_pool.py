@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from podium.core.events import RequestSubmitted
-from podium.core.graph import Graph, Limits
+from podium.core.graph import Balance, Graph, Limits
 from podium.core.identity import JobKey, ReplicaKey
 from podium.core.lifecycle import JobTrigger, ReplicaState, ReplicaTrigger
 from podium.core.plan import Planner
 from podium.core.records import Job, Request
 from podium.core.snapshot import ReplicaSnapshot
 from podium.core.stage_pool import SWEEP_FLOOR, Replica, StagePool
-from tests.support.core_world import complete, make_stage
+from tests.support.core_world import World, complete, make_stage
 
 STAGE = make_stage("a", output="out", limits=Limits(max_inflight=2, max_queued=2))
 PLAN = Planner(Graph([STAGE])).plan(None)
@@ -31,8 +32,8 @@ def join(pool: StagePool, slot: int = 0, generation: int = 0) -> Replica:
     return replica
 
 
-def queue(pool: StagePool, request_id: str, *, priority: int = 0, serial: int = 0) -> Job:
-    event = RequestSubmitted(ticket=serial, request_id=request_id, priority=priority)
+def queue(pool: StagePool, request_id: str, *, priority: int = 0, serial: int = 0, affinity: str | None = None) -> Job:
+    event = RequestSubmitted(ticket=serial, request_id=request_id, priority=priority, affinity=affinity)
     job = Request(event, PLAN, serial, 0.0).jobs[0]
     job.advance(JobTrigger.READY)
     pool.enqueue(job)
@@ -330,3 +331,85 @@ def test_a_replica_goes_on_with_what_it_was_told() -> None:
     pool = StagePool(STAGE)
     pool.restore_replica(ReplicaSnapshot(key, 0, ("kv",), ("weights",)))
     assert (sorted(pool.replicas[0].asleep), sorted(pool.replicas[0].doubtful)) == (["kv"], ["weights"])
+
+
+class TestBalance:
+    @staticmethod
+    def pool(balance: Balance, replicas: int = 3) -> StagePool:
+        pool = StagePool(msgspec.structs.replace(STAGE, balance=balance, limits=Limits(max_inflight=2)))
+        for slot in range(replicas):
+            join(pool, slot)
+        return pool
+
+    def test_what_replicas_report_counts(self) -> None:
+        pool = self.pool(Balance.LEAST_LOADED)
+        pool.replicas[0].note_load(0, 3)
+        pool.replicas[1].note_load(0, 1)
+        pool.replicas[2].note_load(0, 2)
+        for number in range(5):
+            queue(pool, f"r{number}", serial=number)
+        assert [take(pool) for _ in range(5)] == [("r0", 1), ("r1", 1), ("r2", 2), ("r3", 0), ("r4", 2)]
+
+    @pytest.mark.case("B097")
+    def test_the_loads_of_members_are_summed_and_the_last_of_each_counts(self) -> None:
+        replica = Replica(ReplicaKey("a", 0, 0))
+        replica.note_load(0, 4)
+        replica.note_load(1, 2)
+        replica.note_load(0, 1)
+        assert replica.reported == 3
+        replica.note_load(1, -5)
+        assert replica.reported == 1
+
+    def test_in_turn(self) -> None:
+        pool = self.pool(Balance.ROUND_ROBIN)
+        for number in range(4):
+            queue(pool, f"r{number}", serial=number)
+        assert [take(pool) for _ in range(4)] == [("r0", 0), ("r1", 1), ("r2", 2), ("r3", 0)]
+
+    def test_at_random_as_the_seed_says(self) -> None:
+        assert self.slots(1) == self.slots(1)
+        assert self.slots(1) != self.slots(2)
+
+    @staticmethod
+    def slots(seed: int) -> list[int]:
+        stage = msgspec.structs.replace(STAGE, balance=Balance.RANDOM, limits=Limits(max_inflight=99))
+        pool = StagePool(stage, seed)
+        for slot in range(4):
+            join(pool, slot)
+        for number in range(20):
+            queue(pool, f"r{number}", serial=number)
+        return [taken[1] for _ in range(20) if (taken := take(pool)) is not None]
+
+    def test_an_affinity_has_its_replica_until_that_has_no_credit(self) -> None:
+        pool = self.pool(Balance.AFFINITY)
+        for number in range(6):
+            queue(pool, f"r{number}", serial=number, affinity="me")
+        slots = [taken[1] for _ in range(6) if (taken := take(pool)) is not None]
+        assert slots[0] == slots[1]
+        others = sorted({0, 1, 2} - {slots[0]})
+        assert slots[2:] == [*others, *others]
+
+    def test_a_request_without_an_affinity_is_its_own(self) -> None:
+        pool = self.pool(Balance.AFFINITY)
+        queue(pool, "r")
+        taken = take(pool)
+        other = self.pool(Balance.AFFINITY)
+        queue(other, "s", affinity="r")
+        also_taken = take(other)
+        assert taken is not None
+        assert also_taken is not None
+        assert taken[1] == also_taken[1]
+
+    def test_an_affinity_counts_while_companions_wait_for_their_leader_too(self) -> None:
+        stage = msgspec.structs.replace(STAGE, balance=Balance.AFFINITY, limits=Limits(max_inflight=1))
+        world = World(stage, make_stage("c", complete("a"), output="image", joins=True), replicas=3)
+        world.submit("first", companions={"negative": "n"}, affinity="me")
+        taken = world.at("a", "first", "main").replica.slot
+        for number in range(2):
+            world.submit(f"r{number}", affinity="me")
+        assert {world.at("a", f"r{number}", "main").replica.slot for number in range(2)} == {0, 1, 2} - {taken}
+        world.finish("a", "x", request_id="r0", sibling="main")
+        world.submit("late", affinity="me")
+        assert world.at("a", "late", "main").replica == world.at("a", "r0", "main").replica
+        world.finish("a", "x", request_id="first", sibling="main")
+        assert world.at("a", "first", "main.negative").replica.slot == taken

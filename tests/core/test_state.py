@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from podium.core.admission import EngineLimits
 from podium.core.effects import ReleasePayloads
 from podium.core.events import JobOutput, RequestSubmitted
-from podium.core.graph import Graph
+from podium.core.graph import Balance, Graph
 from podium.core.identity import JobKey, ReplicaKey
 from podium.core.lifecycle import GateState, ReplicaState
 from podium.core.records import Request, Wait
@@ -123,11 +124,14 @@ def test_an_idle_core_can_be_restored(state: CoreState) -> None:
     state.next_serial()
     state.next_attempt()
     state.pools["b"].note_generation(ReplicaKey("b", 0, 3))
+    state.pools["a"].replicas[0].note_load(1, 5)
+    state.pools["a"].balancer.choose(list(state.pools["a"].replicas.values()), 1)
     other = CoreState(Graph(voice()), EngineLimits())
     other.restore(state.snapshot())
     assert other.snapshot() == state.snapshot()
     assert other.pools["b"].try_join(ReplicaKey("b", 0, 3)) is None
     assert other.next_attempt() == 2
+    assert other.pools["a"].replicas[0].reported == 5
 
 
 def test_only_an_idle_core_has_a_snapshot(state: CoreState) -> None:
@@ -137,3 +141,11 @@ def test_only_an_idle_core_has_a_snapshot(state: CoreState) -> None:
     state.pools["a"].replicas[0].jobs[JobKey("r", "a", "main", 1)] = job
     with pytest.raises(InternalError, match="only an idle core has a snapshot"):
         state.snapshot()
+
+
+def test_what_is_drawn_goes_on_after_a_restoration() -> None:
+    stages = [msgspec.structs.replace(stage, balance=Balance.RANDOM) for stage in voice()]
+    state, other = CoreState(Graph(stages), EngineLimits(seed=7)), CoreState(Graph(stages), EngineLimits(seed=8))
+    assert state.snapshot().balances != other.snapshot().balances
+    other.restore(state.snapshot())
+    assert state.snapshot().balances == other.snapshot().balances

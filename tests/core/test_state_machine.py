@@ -31,6 +31,7 @@ from podium.core.events import (
     ReplicaDrained,
     ReplicaJoined,
     ReplicaLost,
+    ReplicaReported,
     RequestCancelled,
     RequestSubmitted,
     ShutdownRequested,
@@ -40,7 +41,7 @@ from podium.core.events import (
     StageStopped,
     StopFailed,
 )
-from podium.core.graph import EdgeMode, EmptyPolicy, Graph, Limits, Source, Stage, upstream_of
+from podium.core.graph import Balance, EdgeMode, EmptyPolicy, Graph, Limits, Source, Stage, upstream_of
 from podium.core.identity import ReplicaKey
 from podium.core.lifecycle import ReplicaState
 from podium.core.operations import (
@@ -66,6 +67,7 @@ from tests.support.core_world import a_loss, an_error, make_stage
 T = TypeVar("T")
 
 IDS = ("r0", "r1", "r2")
+LABELS = ("x", "y")
 STEPS_UNTIL_QUIET = 400
 """Far more deadlines than any run can leave behind."""
 
@@ -91,11 +93,17 @@ class Producer:
     end: int | None = None
     reason: FinishReason = FinishReason.STOP
     told: set[int] = field(default_factory=set)
+    label: str | None = None
 
     @property
     def gap(self) -> set[int]:
         """The chunks that are missing before the last that was told."""
         return set(range(max(self.told, default=0))) - self.told
+
+    @property
+    def finish(self) -> Finish:
+        """How it ends."""
+        return Finish(self.reason, label=self.label)
 
     def output(self, offset: int, count: int, finish: FinishReason | None) -> JobOutput:
         """A run of chunks from `offset` beyond what was told so far on; a finish only where it fits."""
@@ -108,7 +116,7 @@ class Producer:
         stop = first + count
         if finish is not None and self.end is None and stop > max(self.told, default=-1):
             self.end, self.reason = stop, finish
-        return JobOutput(self.start.job, first, chunks, Finish(self.reason) if stop == self.end else None)
+        return JobOutput(self.start.job, first, chunks, self.finish if stop == self.end else None)
 
 
 @st.composite
@@ -128,6 +136,12 @@ def stage_limits(draw: st.DrawFn) -> Limits:
 
 
 @st.composite
+def edges(draw: st.DrawFn, source: str) -> Source:
+    mode = draw(st.sampled_from(EdgeMode))
+    return Source(source, mode, draw(st.sampled_from([None, None, *LABELS])) if mode is EdgeMode.COMPLETE else None)
+
+
+@st.composite
 def pipelines(draw: st.DrawFn) -> tuple[Stage, ...]:
     """Up to four stages: chains, fan-out, fan-in, with both kinds of edges, and stages that join companions; whatever
     has no consumer is final.
@@ -136,22 +150,25 @@ def pipelines(draw: st.DrawFn) -> tuple[Stage, ...]:
     sources: dict[str, list[Source]] = {}
     for position, name in enumerate(names):
         before = draw(st.lists(st.sampled_from(names[:position]), max_size=2, unique=True)) if position else []
-        sources[name] = [Source(one, draw(st.sampled_from(EdgeMode))) for one in before]
+        sources[name] = [draw(edges(one)) for one in before]
     joining: set[str] = set()
     for name in names:
         if sources[name] and not upstream_of({name}, edges_of(sources)) & joining and draw(st.booleans()):
             joining.add(name)
-            sources[name] = [Source(one.stage) for one in sources[name]]
+            sources[name] = [Source(one.stage, when=one.when) for one in sources[name]]
+    conditions = {source.stage for several in sources.values() for source in several if source.when is not None}
     consumed = {source.stage for several in sources.values() for source in several}
     return tuple(
         make_stage(
             name,
             *sources[name],
-            output=f"out-{name}" if name not in consumed or draw(st.booleans()) else None,
+            output=f"out-{name}" if name not in consumed or name in conditions or draw(st.booleans()) else None,
             on_empty=draw(st.sampled_from(EmptyPolicy)),
-            prewarm=name not in joining and draw(st.booleans()),
+            prewarm=name not in joining and not conditions and draw(st.booleans()),
             rerun=draw(st.booleans()),
             joins=name in joining,
+            labels=LABELS if name in conditions else (),
+            balance=draw(st.sampled_from(Balance)),
             limits=draw(stage_limits()),
         )
         for name in names
@@ -214,7 +231,10 @@ class CoreMachine(RuleBasedStateMachine):
         self.is_broken = False
 
     def look(self, event: Event | None, effects: Sequence[Effect]) -> None:
-        self.producers += [Producer(effect) for effect in effects if isinstance(effect, StartJob)]
+        for effect in effects:
+            if isinstance(effect, StartJob):
+                said = pick((None, *LABELS, *LABELS, *LABELS), effect.job.attempt)
+                self.producers.append(Producer(effect, label=said))
         self.model.observe(event, effects, self.now, self.core.statistics())
 
     @precondition(lambda self: self.batch is None)
@@ -476,6 +496,10 @@ class CoreMachine(RuleBasedStateMachine):
                 self.tell(StageStopped(start.replica, start.job, Handle("a partial that nobody asked for")))
             case _:
                 self.tell(StopFailed(start.replica, start.job, an_error("the stop failed")))
+
+    @rule(which=index, load=few, member=st.integers(0, 1))
+    def report(self, which: int, load: int, member: int) -> None:
+        self.tell(ReplicaReported(pick(self.replicas, which), load, member))
 
     @rule(
         which=index, what=st.sampled_from(["lose", "drain", "replace", "give up", "join", "join again", "join again"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from podium.core.admission import EngineLimits
-from podium.core.graph import EdgeMode, EmptyPolicy, Limits, Modality, Source, StageKind
+from podium.core.graph import Balance, EdgeMode, EmptyPolicy, Limits, Modality, Source, StageKind
 from podium.errors import ConfigurationError
 from podium.runtime.config import PipelineConfig
 from podium.runtime.pipeline_file import load_pipeline
@@ -596,3 +596,127 @@ def test_a_processor_that_joins_stands_at_a_stage_that_does() -> None:
             "add `joins: true`, or use another"
         )
     ]
+
+
+ROUTER = """\
+name: router
+stages:
+  judge:
+    kind: function
+    produces: text
+    backend: fake
+    labels: [draw, talk]
+  painter:
+    kind: function
+    produces: text
+    output: picture
+    sources: {judge: {when: draw}}
+    processor: text
+    backend: fake
+    replicas: 3
+    balance: affinity
+  talker:
+    kind: function
+    produces: text
+    output: talk
+    sources:
+      judge:
+        mode: complete
+        when: talk
+    processor: text
+    backend: fake
+"""
+"""Line 7 has the labels, 12 the edge of `painter`, 22 that of `talker`."""
+
+
+class TestConditions:
+    def test_a_good_file(self) -> None:
+        judge, painter, talker = (stage.stage for stage in load(ROUTER).stages)
+        assert (judge.labels, judge.balance) == (("draw", "talk"), Balance.LEAST_LOADED)
+        assert painter.sources == (Source("judge", EdgeMode.COMPLETE, "draw"),)
+        assert talker.sources == (Source("judge", EdgeMode.COMPLETE, "talk"),)
+        assert painter.balance is Balance.AFFINITY
+
+    @pytest.mark.parametrize(
+        ("old", "new", "faults"),
+        [
+            (
+                "when: draw",
+                "when: drow",
+                [
+                    (
+                        "line 7: stage 'judge', labels: 'draw' leads nowhere; add an edge with `when: draw`, "
+                        "give the stage an `output`, or remove the label"
+                    ),
+                    (
+                        "line 12: stage 'painter', sources: source 'judge' never finishes with 'drow'; "
+                        "use one of its labels: draw, talk"
+                    ),
+                ],
+            ),
+            (
+                "    labels: [draw, talk]\n",
+                "",
+                [
+                    (
+                        "line 11: stage 'painter', sources: source 'judge' never finishes with 'draw'; "
+                        "declare `labels` at 'judge'"
+                    ),
+                    (
+                        "line 21: stage 'talker', sources: source 'judge' never finishes with 'talk'; "
+                        "declare `labels` at 'judge'"
+                    ),
+                ],
+            ),
+            (
+                "mode: complete",
+                "mode: streaming",
+                [
+                    (
+                        "line 22: stage 'talker', sources: source 'judge' is streaming, but whether it is taken is "
+                        "known only at its end; make it a complete edge, or remove its `when`"
+                    ),
+                ],
+            ),
+            (
+                "labels: [draw, talk]",
+                "labels: draw",
+                [
+                    "line 7: stage 'judge', labels: is text ('draw'); it must be a list of texts",
+                ],
+            ),
+            (
+                "{when: draw}",
+                "{wen: draw}",
+                [
+                    "line 12: stage 'painter', sources.judge.wen: unknown key 'wen'; did you mean 'when'?",
+                ],
+            ),
+            (
+                "when: draw",
+                "when: yes",
+                [
+                    "line 12: stage 'painter', sources.judge.when: is true or false (True); it must be text",
+                ],
+            ),
+            ("balance: affinity", "balance: random", []),
+            (
+                "balance: affinity",
+                "balance: fair",
+                [
+                    (
+                        "line 16: stage 'painter', balance: unknown value 'fair'; "
+                        "use one of: least_loaded, round_robin, random, affinity"
+                    ),
+                ],
+            ),
+        ],
+        ids=["label", "no labels", "streaming", "labels", "key", "flag", "balance", "unknown balance"],
+    )
+    def test_faults_have_their_line_and_remedy(self, old: str, new: str, faults: list[str]) -> None:
+        text = ROUTER.replace(old, new)
+        assert text != ROUTER
+        if faults:
+            assert faults_of(text) == faults
+        else:
+            load(text)

@@ -16,7 +16,13 @@ from podium.options import read_params
 from podium.ports.stage_client import StageClient
 from podium.runtime.config import StageParams
 from podium.runtime.parts import EngineParts, StageParts
-from podium.runtime.preparation import RequestPreparation, checked_limit_s, checked_priority, request_id_or_new
+from podium.runtime.preparation import (
+    RequestPreparation,
+    checked_affinity,
+    checked_limit_s,
+    checked_priority,
+    request_id_or_new,
+)
 from podium.testing.fake_backend import FakeBackend
 from tests.support.core_world import make_stage, streaming
 
@@ -207,3 +213,9 @@ class TestCompanions:
         with pytest.raises(InvalidRequestError, match=message) as caught:
             self.prepared(expand).companions("this", None, 1)
         assert "secret" not in caught.value.record.message
+
+
+def test_an_affinity_is_a_text_or_nothing() -> None:
+    assert (checked_affinity("user 7"), checked_affinity(""), checked_affinity(None)) == ("user 7", None, None)
+    with pytest.raises(InvalidRequestError, match="affinity: is a int; pass a text, or leave it out"):
+        checked_affinity(7)

@@ -47,7 +47,7 @@ from podium.core.events import (
     StageStopped,
     StopFailed,
 )
-from podium.core.graph import EdgeMode, EmptyPolicy, Graph, Limits, Modality, Source, Stage, StageKind
+from podium.core.graph import Balance, EdgeMode, EmptyPolicy, Graph, Limits, Modality, Source, Stage, StageKind
 from podium.core.identity import MAIN, JobKey, Payload, ReplicaKey
 from podium.core.lifecycle import GateAction
 from podium.core.operations import HoldPolicy, Operation, Pause, PauseMode, Resume
@@ -65,6 +65,11 @@ def complete(stage: str) -> Source:
     return Source(stage, EdgeMode.COMPLETE)
 
 
+def on_label(stage: str, label: str) -> Source:
+    """An edge that is taken only if its source finishes with that label."""
+    return Source(stage, EdgeMode.COMPLETE, label)
+
+
 def make_stage(
     name: str,
     *sources: Source,
@@ -73,6 +78,8 @@ def make_stage(
     prewarm: bool = False,
     rerun: bool = False,
     joins: bool = False,
+    labels: tuple[str, ...] = (),
+    balance: Balance = Balance.LEAST_LOADED,
     limits: Limits | None = None,
 ) -> Stage:
     """A stage; with `output` it is final."""
@@ -86,6 +93,8 @@ def make_stage(
         prewarm=prewarm,
         rerun=rerun,
         joins=joins,
+        labels=labels,
+        balance=balance,
         limits=limits or Limits(),
     )
 
@@ -171,6 +180,7 @@ class World:
         samples: int = 1,
         companions: Mapping[str, Payload] | None = None,
         group: str | None = None,
+        affinity: str | None = None,
     ) -> list[Effect]:
         """Submit a request, with a ticket of its own."""
         self._submitted += 1
@@ -188,6 +198,7 @@ class World:
                 samples=samples,
                 companions=companions or {},
                 group=group,
+                affinity=affinity,
             )
         )
 
@@ -272,12 +283,13 @@ class World:
         sibling: str | None = None,
         sequence: int | None = None,
         finish: FinishReason | None = None,
+        label: str | None = None,
     ) -> list[Effect]:
         """Let a job deliver chunks, the next ones unless `sequence` says otherwise, and perhaps its finish."""
         start = self.at(stage, request_id, sibling)
         first = self.produced.get(start.job, 0) if sequence is None else sequence
         self.produced[start.job] = max(self.produced.get(start.job, 0), first + len(payloads))
-        output = JobOutput(start.job, first, payloads, None if finish is None else Finish(finish))
+        output = JobOutput(start.job, first, payloads, None if finish is None else Finish(finish, label=label))
         return self.tell(StageProduced(start.replica, (output,)))
 
     def finish(
@@ -287,9 +299,10 @@ class World:
         request_id: str = "r",
         sibling: str | None = None,
         reason: FinishReason = FinishReason.STOP,
+        label: str | None = None,
     ) -> list[Effect]:
         """Let a job deliver its last chunks and its finish."""
-        return self.produce(stage, *payloads, request_id=request_id, sibling=sibling, finish=reason)
+        return self.produce(stage, *payloads, request_id=request_id, sibling=sibling, finish=reason, label=label)
 
     def stopped(
         self, stage: str, partial: Payload = None, request_id: str = "r", sibling: str | None = None

@@ -17,6 +17,7 @@ from podium.core.events import (
     FinishReason,
     InputRejected,
     ReplicaLost,
+    ReplicaReported,
     StageFailed,
     StageProduced,
     StageStarted,
@@ -227,6 +228,18 @@ async def test_commands_for_jobs_that_are_over_change_nothing() -> None:
 
 
 # Output
+
+
+@pytest.mark.case("B097")
+async def test_what_a_replica_says_of_its_load_is_passed_on_in_its_place() -> None:
+    async with desk(FakeBackend("talker", FakeOptions(by_hand=True))) as d:
+        job = d.start(Text("a"))
+        d.backend.produce(job, "1")
+        d.backend.report(7, member=1)
+        d.backend.produce(job, "2")
+        report = await d.next(ReplicaReported)
+        assert report == ReplicaReported(REPLICA, 7, 1)
+        assert [type(event) for event in d.events[1:]] == [StageProduced, ReplicaReported, StageProduced]
 
 
 async def test_outputs_of_a_batch_travel_together_and_keep_their_order() -> None:

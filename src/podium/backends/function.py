@@ -53,7 +53,8 @@ class FunctionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class FunctionBackend:
     """A stage that is a Python callable: called for each input item, in order.
 
-    It returns one output, or None for nothing, or yields any number of them. What it raises fails that job only.
+    It returns one output, or None for nothing, or yields any number of them; a `Label` among them says which way the
+    request goes on. What it raises fails that job only.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(

@@ -22,7 +22,7 @@ import msgspec
 from podium.core.events import Finish, FinishReason, JobOutput
 from podium.core.identity import JobKey, Payload
 from podium.errors import ErrorKind, ErrorRecord, InvalidRequestError, Scope
-from podium.payloads import join
+from podium.payloads import Label, join
 from podium.ports.stage_backend import BackendDead, BackendOutput, JobFailed
 
 logger = logging.getLogger("podium")
@@ -138,6 +138,7 @@ class Run(ABC):
         self._outputs: list[Payload] = []
         self._handed_over: list[Payload] = []
         self._sequence = 0
+        self._label: str | None = None
         self._doom: Finish | ErrorRecord | None = None  # what the end will be, once no step runs
         self._end: Finish | ErrorRecord | None = None
         self._is_listed = False
@@ -257,12 +258,14 @@ class Run(ABC):
             self._table.list(self)
 
     def _emit(self, output: Payload) -> None:
-        if output is not None and not self.has_ended:
+        if isinstance(output, Label):
+            self._label = output.label
+        elif output is not None and not self.has_ended:
             self._outputs.append(output)
             self._list()
 
     def _finish(self) -> None:
-        self._end = Finish(FinishReason.STOP, {"items": self._served})
+        self._end = Finish(FinishReason.STOP, {"items": self._served}, self._label)
         self._list()
 
     def _overflow(self, what: str) -> None:

@@ -17,7 +17,7 @@ from rich.tree import Tree
 from podium import bootstrap
 from podium.cli.arguments import complete_pipeline
 from podium.cli.problems import print_problem, problem_of
-from podium.core.graph import EdgeMode
+from podium.core.graph import EdgeMode, Source
 from podium.errors import ConfigurationError
 from podium.runtime.config import PipelineConfig, StageConfig
 
@@ -74,9 +74,9 @@ def draw_mermaid(config: PipelineConfig) -> str:
             lines.append(f"    prompt --> {_id(stage)}")
         if stage.stage.output is not None:
             lines.append(f"    {_id(stage)} --> {_output_id(stage)}([{stage.stage.output}])")
-    for source, mode, consumer in _edges(config):
-        arrow = "==>" if mode is EdgeMode.STREAMING else "-->"
-        lines.append(f"    {_id(source)} {arrow}|{source.stage.produces}, {mode}| {_id(consumer)}")
+    for source, edge, consumer in _edges(config):
+        arrow = "==>" if edge.mode is EdgeMode.STREAMING else "-->"
+        lines.append(f"    {_id(source)} {arrow}|{_carries(source, edge)}| {_id(consumer)}")
     return "\n".join(lines)
 
 
@@ -90,15 +90,15 @@ def draw_dot(config: PipelineConfig) -> str:
         if stage.stage.output is not None:
             lines.append(f'    {_output_id(stage)} [label="{stage.stage.output}", shape=oval];')
             lines.append(f"    {_id(stage)} -> {_output_id(stage)};")
-    for source, mode, consumer in _edges(config):
-        style = "bold" if mode is EdgeMode.STREAMING else "solid"
-        label = f"{source.stage.produces}, {mode}"
+    for source, edge, consumer in _edges(config):
+        style = "bold" if edge.mode is EdgeMode.STREAMING else "solid"
+        label = _carries(source, edge)
         lines.append(f'    {_id(source)} -> {_id(consumer)} [label="{label}", style={style}];')
     return "\n".join([*lines, "}"])
 
 
-def _draw_branch(config: PipelineConfig, parent: Tree, stage: StageConfig, edge: str, drawn: set[str]) -> None:
-    label = Text.assemble((edge, "dim"), (stage.name, "bold"))
+def _draw_branch(config: PipelineConfig, parent: Tree, stage: StageConfig, way: str, drawn: set[str]) -> None:
+    label = Text.assemble((way, "dim"), (stage.name, "bold"))
     if stage.name in drawn:
         parent.add(label.append(" (above)", "dim"))
         return
@@ -108,9 +108,9 @@ def _draw_branch(config: PipelineConfig, parent: Tree, stage: StageConfig, edge:
     branch = parent.add(label)
     if stage.stage.output is not None:
         branch.add(Text.assemble("=> ", (stage.stage.output, "green"), f" ({stage.stage.produces})"))
-    for source, mode, consumer in _edges(config):
+    for source, edge, consumer in _edges(config):
         if source is stage:
-            _draw_branch(config, branch, consumer, f"{stage.stage.produces}, {mode} -> ", drawn)
+            _draw_branch(config, branch, consumer, f"{_carries(stage, edge)} -> ", drawn)
 
 
 def _stages(config: PipelineConfig) -> list[StageConfig]:
@@ -118,11 +118,17 @@ def _stages(config: PipelineConfig) -> list[StageConfig]:
     return [by_name[name] for name in config.graph.stages]
 
 
-def _edges(config: PipelineConfig) -> Iterator[tuple[StageConfig, EdgeMode, StageConfig]]:
+def _edges(config: PipelineConfig) -> Iterator[tuple[StageConfig, Source, StageConfig]]:
     by_name = {stage.name: stage for stage in config.stages}
     for consumer in _stages(config):
         for source in consumer.stage.sources:
-            yield by_name[source.stage], source.mode, consumer
+            yield by_name[source.stage], source, consumer
+
+
+def _carries(source: StageConfig, edge: Source) -> str:
+    """What flows along an edge, how, and when."""
+    condition = "" if edge.when is None else f", when {edge.when}"
+    return f"{source.stage.produces}, {edge.mode}{condition}"
 
 
 def _work(stage: StageConfig) -> str:

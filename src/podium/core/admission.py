@@ -28,6 +28,8 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Samples and companions that one request may have together; one with more is refused."""
     retry_after_s: float = 1.0
     """The hint that a refused request gets."""
+    seed: int = 1
+    """What stages that balance at random draw from."""
 
 
 _STRICTEST = {GateState.OPEN: 0, GateState.HOLDING: 1, GateState.REFUSING: 2, GateState.CLOSED: 3}

@@ -282,8 +282,13 @@ def fail_stranded(state: CoreState, pool: StagePool) -> None:
         return
     stage = pool.stage
     for request in list(state.requests.values()):
-        if any(job.stage is stage and job.is_before_replica for job in request.jobs):
+        if any(job.stage is stage and _is_stranded(job) for job in request.jobs):
             fail_request(state, request, unavailable(stage.name))
+
+
+def _is_stranded(job: Job) -> bool:
+    """Whether a job needs a replica; one that depends on a condition does so once it is decided."""
+    return job.state is _QUEUED or (job.is_before_replica and job.plan.is_certain)
 
 
 def leave_when_empty(state: CoreState, replica: Replica) -> None:

@@ -34,10 +34,14 @@ class AckLevel(StrEnum):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The end of one job's output; `usage` counts what it took, for instance tokens."""
+    """The end of one job's output; `usage` counts what it took, for instance tokens.
+
+    `label` is one of the stage's labels; it says which conditional edges are taken.
+    """
 
     reason: FinishReason
     usage: Mapping[str, int] = {}
+    label: str | None = None
 
 
 class JobOutput(msgspec.Struct, frozen=True):
@@ -55,7 +59,8 @@ class RequestSubmitted(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     `outputs` None asks for every output. `params` has the parsed parameters of each stage that has any. With
     `input_open` the prompt is the beginning of a stream that `InputAppended` continues. Every one of `samples` runs
     through all stages. `companions` has the prompt of each CFG companion by its role, in the order in which they are
-    joined; each sample has its own. `group` names requests that can be aborted together.
+    joined; each sample has its own. `group` names requests that can be aborted together. Requests with the same
+    `affinity` go to the same replica where a stage balances by it; it is the request's id when there is none.
     """
 
     ticket: int
@@ -69,6 +74,7 @@ class RequestSubmitted(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     samples: int = 1
     companions: Mapping[str, Payload] = {}
     group: str | None = None
+    affinity: str | None = None
 
 
 class InputAppended(msgspec.Struct, frozen=True, tag=True):
@@ -175,6 +181,14 @@ class ReplicaLost(msgspec.Struct, frozen=True, tag=True):
     error: ErrorRecord
 
 
+class ReplicaReported(msgspec.Struct, frozen=True, tag=True):
+    """A replica says how loaded it is, in jobs. The loads of its `member`s are summed, the last one of each counts."""
+
+    replica: ReplicaKey
+    load: int
+    member: int = 0
+
+
 class ControlRequested(msgspec.Struct, frozen=True, tag=True):
     """A caller wants something of the engine itself, at `stages`; `call` correlates the answer, due at `deadline`."""
 
@@ -213,6 +227,7 @@ Event: TypeAlias = (
     | ReplicaJoined
     | ReplicaDrained
     | ReplicaLost
+    | ReplicaReported
     | ControlRequested
     | CallReturned
     | ShutdownRequested

@@ -17,10 +17,11 @@ from podium.core.ending import (
     leave_job,
     leave_replica,
     settle,
+    unavailable,
 )
 from podium.core.events import Finish, FinishReason, JobOutput
 from podium.core.graph import EdgeMode, EmptyPolicy
-from podium.core.identity import PROMPT, Payload
+from podium.core.identity import MAIN, PROMPT, Payload
 from podium.core.lifecycle import FORWARDING, Forwarding, JobState, JobTrigger, RequestTrigger
 from podium.core.records import Job, Request, Sample, Wait
 from podium.core.stage_pool import Replica, StagePool
@@ -117,9 +118,12 @@ def append_input(state: CoreState, request: Request, payloads: tuple[Payload, ..
 
 
 def _make_ready(state: CoreState, job: Job) -> None:
+    pool = state.pool_of(job)
+    if not job.plan.is_certain and not pool.is_available:
+        fail_request(state, job.request, unavailable(job.stage.name))
+        return
     job.advance(_READY)
     job.queued_at = state.now
-    pool = state.pool_of(job)
     pool.enqueue(job)
     state.serve(pool)
 
@@ -237,6 +241,10 @@ def _finish_usable(state: CoreState, job: Job, payloads: tuple[Payload, ...], fi
     if is_empty and job.stage.on_empty is _EMPTY_IS_ERROR and not sample.is_aborting:
         fail_request(state, request, _finished_empty(job))
         return
+    if job.stage.labels and finish.label not in job.stage.labels and job.plan.leader < 0 and not sample.is_aborting:
+        state.release(payloads)
+        fail_request(state, request, _finished_without_label(job, finish.label))
+        return
     job.finish_reason = finish.reason
     job.finished_at = state.now
     _pass_on(state, job, payloads, finish)
@@ -248,9 +256,12 @@ def _finish_usable(state: CoreState, job: Job, payloads: tuple[Payload, ...], fi
     if sample.is_aborting:
         settle(state, sample)
         return
+    jobs = request.jobs
     for link in job.plan.links:
-        consumer = request.jobs[link.consumer]
-        _end_source(state, consumer, link.source, link.mode, finish.reason, is_empty=is_empty)
+        if link.when is None or link.when == finish.label:
+            _end_source(state, jobs[link.consumer], link.source, link.mode, finish.reason, is_empty=is_empty)
+        else:
+            _leave_out(state, jobs[link.consumer], link.source)
     if sample.open_finals == 0:  # a consumer that got nothing was skipped, and had the last output
         conclude(state, sample)
 
@@ -279,12 +290,8 @@ def _end_source(
 
 
 def _skip(state: CoreState, job: Job) -> None:
-    """Nothing usable comes for a job: it, and what only it leads to, ends at once with an empty output."""
-    job.advance(JobTrigger.SKIP)
-    state.end_wait(job)
-    state.release(job.drop_inputs())
-    if job.plan.is_final:
-        emit_final(state, job, (), Finish(FinishReason.STOP))
+    """Nothing usable comes for a job: it, and what it leads to, ends at once with an empty output."""
+    _end_unstarted(state, job)
     for link in job.plan.links:
         consumer = job.request.jobs[link.consumer]
         _end_source(state, consumer, link.source, link.mode, FinishReason.STOP, is_empty=True)
@@ -295,6 +302,49 @@ def _skip(state: CoreState, job: Job) -> None:
             state.serve(state.pool_of(job))
     if job.plan.bundle:
         _dismiss_companions(state, job.sample)
+
+
+def _leave_out(state: CoreState, job: Job, source: str) -> None:
+    """The way from a source to a job is not taken: the job goes on with its other sources, if it has any.
+
+    It has not started, because a source that can be left out is awaited to its end, and nothing behind it is prewarmed.
+    """
+    if job.is_over:
+        return
+    buffer = job.inputs[source]
+    unsent = buffer.drop()
+    if source not in job.plan.shared:
+        state.release(unsent)
+    buffer.finish = FinishReason.STOP
+    job.open_sources -= 1
+    if any(one.role == MAIN and (one.finish is None or one.has_begun) for one in job.inputs.values()):
+        _satisfy(state, job)
+    else:
+        _pass_over(state, job)
+
+
+def _pass_over(state: CoreState, job: Job) -> None:
+    """No way leads to a job: it ends with an empty output, and so do its companions' jobs at the stage."""
+    if job.state is _WAITING:
+        _end_unstarted(state, job)
+    else:
+        leave_job(state, job)
+    jobs = job.request.jobs
+    for link in job.plan.links:
+        _leave_out(state, jobs[link.consumer], link.source)
+    for position in job.plan.followers:
+        if jobs[position].is_before_replica:
+            _pass_over(state, jobs[position])
+    if job.plan.bundle:
+        _dismiss_companions(state, job.sample)
+
+
+def _end_unstarted(state: CoreState, job: Job) -> None:
+    job.advance(JobTrigger.SKIP)
+    state.end_wait(job)
+    state.release(job.drop_inputs())
+    if job.plan.is_final:
+        emit_final(state, job, (), Finish(FinishReason.STOP))
 
 
 def _dismiss_companions(state: CoreState, sample: Sample) -> None:
@@ -323,6 +373,17 @@ def _ended_with_error(job: Job) -> ErrorRecord:
         stage=job.stage.name,
         replica=_slot_of(job),
         message=f"stage '{job.stage.name}' ended the request with an error",
+    )
+
+
+def _finished_without_label(job: Job, label: str | None) -> ErrorRecord:
+    said = "without a label" if label is None else f"with '{label}'"
+    return ErrorRecord(
+        kind=ErrorKind.STAGE_FAILED,
+        scope=Scope.REQUEST,
+        stage=job.stage.name,
+        replica=_slot_of(job),
+        message=f"stage '{job.stage.name}' finished {said}; it may finish with: {', '.join(job.stage.labels)} (labels)",
     )
 
 

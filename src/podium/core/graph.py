@@ -53,11 +53,28 @@ class EmptyPolicy(StrEnum):
     ERROR = "error"
 
 
+class Balance(StrEnum):
+    """Which of several replicas with a credit gets a job."""
+
+    LEAST_LOADED = "least_loaded"
+    """The one with the fewest jobs, counting the load that it reports."""
+
+    ROUND_ROBIN = "round_robin"
+    """The one after the one that had the last job, by slot."""
+
+    RANDOM = "random"
+    """Any; drawn from the engine's seed."""
+
+    AFFINITY = "affinity"
+    """Always the same for the same affinity of a request; the least loaded one while that has no credit."""
+
+
 class Source(msgspec.Struct, frozen=True):
-    """One edge, seen from its consumer."""
+    """One edge, seen from its consumer. With `when` it is taken only if the source finishes with that label."""
 
     stage: str
     mode: EdgeMode = EdgeMode.COMPLETE
+    when: str | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +99,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     `accepts` are the modalities that the stage's input processor takes; None accepts any. `prewarm` starts the job
     before its first input; `rerun` allows one re-run after the loss of a replica, while nothing of it was delivered
     or consumed. A stage that `joins` gets the output of its sources for the request and for each of its CFG companions,
-    all at once; what is upstream of it runs for each companion.
+    all at once; what is upstream of it runs for each companion. `labels` are all that the stage may finish with;
+    conditional edges ask for one of them.
     """
 
     name: str
@@ -95,6 +113,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     prewarm: bool = False
     rerun: bool = False
     joins: bool = False
+    labels: tuple[str, ...] = ()
+    balance: Balance = Balance.LEAST_LOADED
     limits: Limits = Limits()
 
 
@@ -130,6 +150,8 @@ def find_faults(stages: Sequence[Stage]) -> list[Fault]:
     faults += _name_faults(stages)
     for stage in stages:
         faults += _edge_faults(stage, stages)
+        faults += _condition_faults(stage, stages)
+        faults += _label_faults(stage, stages)
         faults += _modality_faults(stage)
         faults += _join_faults(stage)
         faults += _limit_faults(stage)
@@ -176,6 +198,41 @@ def _edge_faults(stage: Stage, stages: Sequence[Stage]) -> Iterable[Fault]:
                 where,
                 f"source '{source.stage}' produces {producer.produces}, which the input processor does not take",
                 f"use a processor for {producer.produces}, or a source that produces {_names(stage.accepts)}",
+            )
+
+
+def _condition_faults(stage: Stage, stages: Sequence[Stage]) -> Iterable[Fault]:
+    """What is wrong with the conditions of the edges into a stage."""
+    labels = {other.name: other.labels for other in stages}
+    where = f"stage '{stage.name}', sources"
+    for source in stage.sources:
+        if source.when is None or source.stage not in labels:
+            continue
+        if source.mode is EdgeMode.STREAMING:
+            yield Fault(
+                where,
+                f"source '{source.stage}' is streaming, but whether it is taken is known only at its end",
+                "make it a complete edge, or remove its `when`",
+            )
+        known = labels[source.stage]
+        if source.when not in known:
+            remedy = f"use one of its labels: {', '.join(known)}" if known else f"declare `labels` at '{source.stage}'"
+            yield Fault(where, f"source '{source.stage}' never finishes with '{source.when}'", remedy)
+
+
+def _label_faults(stage: Stage, stages: Sequence[Stage]) -> Iterable[Fault]:
+    where = f"stage '{stage.name}', labels"
+    edges = [source for other in stages for source in other.sources if source.stage == stage.name]
+    for label in dict.fromkeys(stage.labels):
+        if not label:
+            yield Fault(where, "a label is empty", "name it")
+        elif stage.labels.count(label) > 1:
+            yield Fault(where, f"'{label}' is listed twice", "list it once")
+        elif stage.output is None and all(source.when not in (None, label) for source in edges):
+            yield Fault(
+                where,
+                f"'{label}' leads nowhere",
+                f"add an edge with `when: {label}`, give the stage an `output`, or remove the label",
             )
 
 
@@ -227,6 +284,7 @@ def _shape_faults(stages: Sequence[Stage]) -> Iterable[Fault]:
         return
     needed = {stage.name for stage in stages if stage.output is not None}
     needed |= upstream_of(needed, sources)
+    yield from _prewarm_faults(stages, sources)
     if needed:
         for stage in stages:
             if stage.name not in needed:
@@ -255,6 +313,17 @@ def upstream_of(names: Iterable[str], sources: Mapping[str, Sequence[str]]) -> s
             found.add(name)
             pending += sources[name]
     return found
+
+
+def _prewarm_faults(stages: Sequence[Stage], sources: Mapping[str, Sequence[str]]) -> Iterable[Fault]:
+    conditional = {stage.name for stage in stages if any(source.when is not None for source in stage.sources)}
+    for stage in stages:
+        for name in sorted((upstream_of([stage.name], sources) | {stage.name}) & conditional if stage.prewarm else ()):
+            yield Fault(
+                f"stage '{stage.name}', prewarm",
+                f"whether the stage runs at all depends on a condition of stage '{name}'",
+                "remove `prewarm`",
+            )
 
 
 def _names(values: Iterable[str]) -> str:

@@ -45,6 +45,7 @@ from podium.core.events import (
     ReplicaDrained,
     ReplicaJoined,
     ReplicaLost,
+    ReplicaReported,
     RequestCancelled,
     RequestSubmitted,
     ShutdownRequested,
@@ -136,7 +137,7 @@ class Orchestrator:
         """The core as it is now."""
         return self._state.statistics()
 
-    def _handle(self, event: Event) -> None:  # noqa: C901 - one row for each event
+    def _handle(self, event: Event) -> None:  # noqa: C901, PLR0912 - one row for each event
         match event:
             case StageProduced():
                 self._stage_produced(event)
@@ -158,6 +159,10 @@ class Orchestrator:
                 self._replica_drained(event)
             case ReplicaLost():
                 self._replica_lost(event)
+            case ReplicaReported():
+                replica = self._state.find_replica(event.replica)
+                if replica is not None:
+                    replica.note_load(event.member, event.load)
             case CallReturned():
                 take_return(self._state, event)
             case ControlRequested():
@@ -238,7 +243,7 @@ class Orchestrator:
             return self._overload(None, f"{state.limits.max_requests} requests are open (limits.max_requests)")
         for stage, jobs in plan.demand:
             pool = state.pools[stage.name]
-            if not pool.is_available:
+            if not pool.is_available and stage.name not in plan.uncertain:
                 return unavailable(stage.name)
             if not pool.has_room(jobs):
                 return self._overload(stage.name, _no_room(stage, jobs))

@@ -21,13 +21,14 @@ MAX_KEPT = 256
 
 
 class Link(NamedTuple):
-    """One edge as its producer sees it: the consumer's position in the plan, how it wants the output, and as which of
-    its inputs.
+    """One edge as its producer sees it: the consumer's position in the plan, how it wants the output, as which of its
+    inputs, and the label without which the edge is not taken.
     """
 
     consumer: int
     mode: EdgeMode
     source: str
+    when: str | None = None
 
 
 class BundleInput(NamedTuple):
@@ -44,6 +45,7 @@ class JobPlan(msgspec.Struct, frozen=True):
     `shared` are the inputs whose payloads somebody else gets too, so that they are not this job's to release; the
     prompt is one where several jobs begin with it. `bundle` is what comes of companions besides `sources`. A
     companion's job follows that of its sample at the same stage, its `leader`, to whatever replica has it.
+    `is_certain` says that no condition can keep the job from running.
     """
 
     position: int
@@ -52,6 +54,7 @@ class JobPlan(msgspec.Struct, frozen=True):
     links: tuple[Link, ...]
     is_final: bool
     shared: frozenset[str] = frozenset()
+    is_certain: bool = True
     sample: int = 0
     role: str = MAIN
     sibling: str = MAIN
@@ -63,12 +66,14 @@ class JobPlan(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """The jobs of all siblings, sample by sample: its own, sources before consumers, then those of its companions.
 
-    `finals` counts the final stages of each sample; `demand` says how many jobs each stage gets.
+    `finals` counts the final stages of each sample; `demand` says how many jobs each stage gets; `uncertain` are the
+    stages that a condition can keep from running.
     """
 
     jobs: tuple[JobPlan, ...]
     finals: int
     demand: tuple[tuple[Stage, int], ...]
+    uncertain: frozenset[str] = frozenset()
     samples: int = 1
     roles: tuple[str, ...] = ()
 
@@ -163,7 +168,8 @@ def _lay_out(stages: Mapping[str, Stage], finals: set[str]) -> Plan:
     links: dict[str, list[Link]] = {stage.name: [] for stage in chosen}
     for stage in chosen:
         for source in stage.sources:
-            links[source.stage].append(Link(position[stage.name], source.mode, source.stage))
+            links[source.stage].append(Link(position[stage.name], source.mode, source.stage, source.when))
+    certain = _certain_stages(chosen)
     shared = {name for name, consumers in links.items() if len(consumers) + (name in finals) > 1}
     prompt_shared = frozenset({PROMPT}) if sum(not stage.sources for stage in chosen) > 1 else frozenset[str]()
     jobs = tuple(
@@ -176,10 +182,24 @@ def _lay_out(stages: Mapping[str, Stage], finals: set[str]) -> Plan:
             frozenset(source.stage for source in stage.sources if source.stage in shared)
             if stage.sources
             else prompt_shared,
+            stage.name in certain,
         )
         for stage in chosen
     )
-    return Plan(jobs, len(finals), _demand_of(jobs))
+    return Plan(jobs, len(finals), _demand_of(jobs), _uncertain(jobs))
+
+
+def _certain_stages(chosen: Sequence[Stage]) -> set[str]:
+    """The stages that run whatever labels are said; sources stand before their consumers."""
+    certain: set[str] = set()
+    for stage in chosen:
+        if not stage.sources or any(source.when is None and source.stage in certain for source in stage.sources):
+            certain.add(stage.name)
+    return certain
+
+
+def _uncertain(jobs: Iterable[JobPlan]) -> frozenset[str]:
+    return frozenset(job.stage.name for job in jobs if not job.is_certain)
 
 
 def _demand_of(jobs: Iterable[JobPlan]) -> tuple[tuple[Stage, int], ...]:
@@ -194,7 +214,7 @@ def _expand(plain: Plan, samples: int, roles: tuple[str, ...]) -> Plan:
     upstream = upstream_of((job.stage.name for job in plain.jobs if job.stage.joins), sources)
     layout = _Layout(plain, tuple(job for job in plain.jobs if job.stage.name in upstream), samples, roles)
     jobs = tuple(job for sample in range(samples) for job in layout.jobs_of(sample))
-    return Plan(jobs, plain.finals, _demand_of(jobs), samples, roles)
+    return Plan(jobs, plain.finals, _demand_of(jobs), plain.uncertain, samples, roles)
 
 
 class _Layout:
@@ -258,7 +278,7 @@ class _Layout:
     def _companion_links(self, job: JobPlan, sample: int, role: int) -> Iterable[Link]:
         for link in job.links:
             if link.consumer in self._rank:
-                yield link._replace(consumer=self._companion_at(sample, role, link.consumer))
+                yield link._replace(consumer=self._companion_at(sample, role, link.consumer), when=None)
             elif self._plain.jobs[link.consumer].stage.joins:
                 key = _bundle_input(job.stage.name, self._roles[role]).key
                 yield Link(self._at(sample, link.consumer), link.mode, key)

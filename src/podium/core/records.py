@@ -316,8 +316,9 @@ class Request(Timer):
     """One request of a client, from its submission to its terminal. Its timer is its own deadline."""
 
     __slots__ = (
-        "abort_calls", "companions", "deadline", "group", "id", "input_open", "input_sequence", "jobs", "open_finals",
-        "params", "plan", "priority", "prompt", "samples", "sequence", "serial", "state", "submitted_at", "ticket",
+        "abort_calls", "affinity", "companions", "deadline", "group", "id", "input_open", "input_sequence", "jobs",
+        "open_finals", "params", "plan", "priority", "prompt", "samples", "sequence", "serial", "state", "submitted_at",
+        "ticket",
     )  # fmt: skip
 
     def __init__(self, event: RequestSubmitted, plan: Plan, serial: int, now: float) -> None:
@@ -330,6 +331,7 @@ class Request(Timer):
         self.params = event.params
         self.priority = event.priority
         self.deadline = event.deadline
+        self.affinity = event.affinity
         self.input_open = event.input_open
         self.input_sequence = 0
         self.plan = plan

@@ -30,17 +30,27 @@ class FenceSnapshot(msgspec.Struct, frozen=True):
 
 
 class ReplicaSnapshot(msgspec.Struct, frozen=True):
-    """A replica that is up: the version of its weights, and the tags of its memory that sleep, or may, sorted."""
+    """A replica that is up: the version of its weights, the tags of its memory that sleep, or may, sorted, and the load
+    that each of its members reported.
+    """
 
     key: ReplicaKey
     weights_version: int = 0
     asleep: tuple[str, ...] = ()
     doubtful: tuple[str, ...] = ()
+    loads: dict[int, int] = {}
+
+
+class BalanceSnapshot(msgspec.Struct, frozen=True):
+    """How far the choice of replicas of a stage has come: the last slot, and the state of what it draws from."""
+
+    last_slot: int
+    drawn: int
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The replicas that are up, the newest generation of each slot, gates, barriers, weights, and the numbers already
-    used.
+    """The replicas that are up, the newest generation of each slot, gates, barriers, weights, balances, and the numbers
+    already used.
     """
 
     replicas: tuple[ReplicaSnapshot, ...] = ()
@@ -49,6 +59,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     barriers: dict[str, BarrierSnapshot] = {}
     fences: dict[str, FenceSnapshot] = {}
     returning: tuple[ReplicaKey, ...] = ()
+    balances: dict[str, BalanceSnapshot] = {}
     remembered: tuple[str, ...] = ()
     serial: int = 0
     attempt: int = 0

@@ -10,9 +10,10 @@ import heapq
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from podium.core.balance import Balancer
 from podium.core.barrier import Barrier
 from podium.core.fence import Fence
-from podium.core.graph import Stage
+from podium.core.graph import Balance, Stage
 from podium.core.identity import JobKey, ReplicaKey
 from podium.core.lifecycle import REPLICAS, JobState, ReplicaState, ReplicaTrigger, move
 from podium.core.records import Job
@@ -32,11 +33,14 @@ class Replica:
     """One life of one replica, with the jobs that it has. Each takes one credit, until it is confirmed to be over.
 
     It takes work while it is live and has the weights of its stage. `asleep` are the tags of memory that it gave up,
-    `doubtful` those that it was told to give up, and has not said whether it did.
-    `followers` is a queue of companions' jobs that wait for a credit here and nowhere else.
+    `doubtful` those that it was told to give up, and has not said whether it did. `loads` are what each of its members
+    reported last, and `reported` their sum. `followers` is a queue of companions' jobs that wait for a credit here and
+    nowhere else.
     """
 
-    __slots__ = ("asleep", "doubtful", "followers", "jobs", "key", "state", "takes_work", "weights_version")
+    __slots__ = (
+        "asleep", "doubtful", "followers", "jobs", "key", "loads", "reported", "state", "takes_work", "weights_version",
+    )  # fmt: skip
 
     def __init__(self, key: ReplicaKey) -> None:
         self.key = key
@@ -45,6 +49,8 @@ class Replica:
         self.weights_version = 0
         self.asleep: frozenset[str] = frozenset()
         self.doubtful: frozenset[str] = frozenset()
+        self.loads: dict[int, int] = {}
+        self.reported = 0
         self.jobs: dict[JobKey, Job] = {}
         self.followers: list[Entry] = []
 
@@ -74,12 +80,20 @@ class Replica:
         self.asleep -= frozenset(tags)
         self.doubtful -= frozenset(tags)
 
+    def note_load(self, member: int, load: int) -> None:
+        """Keep what a member says that it has to do."""
+        self.loads[member] = max(0, load)
+        self.reported = sum(self.loads.values())
+
 
 class StagePool:
     """One stage's replicas and its queue, by priority (lower first) and then by arrival."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, seed: int = 1) -> None:
         self.stage = stage
+        self.balancer = Balancer(stage.balance, stage.name, seed)
+        self.is_even = stage.balance is Balance.ROUND_ROBIN or stage.balance is Balance.RANDOM
+        self._has_affinity = stage.balance is Balance.AFFINITY
         self.replicas: dict[int, Replica] = {}
         self.returning: dict[int, ReplicaKey] = {}
         self.queued = 0
@@ -154,6 +168,8 @@ class StagePool:
             replica.weights_version = snapshot.weights_version
             replica.asleep = frozenset(snapshot.asleep)
             replica.doubtful = frozenset(snapshot.doubtful)
+            for member, load in snapshot.loads.items():
+                replica.note_load(member, load)
             self._note_work(replica)
 
     def newest(self) -> list[ReplicaKey]:
@@ -218,7 +234,7 @@ class StagePool:
         """The next job, taken from the queue, and the least loaded replica with a credit; None without either."""
         if not self.queued or self.is_frozen:
             return None
-        replica = self._least_loaded()
+        replica = self._with_credit() if self.is_even else self._least_loaded()
         if replica is None:
             return None
         if self._bound:
@@ -227,7 +243,7 @@ class StagePool:
             job = heapq.heappop(self._queue)[3]
             if job.state is _QUEUED:
                 self.queued -= 1
-                return job, replica
+                return job, (self._preferred_by(job) or replica) if self._has_affinity else replica
         return None
 
     def _next_among_followers(self, least_loaded: Replica) -> tuple[Job, Replica] | None:
@@ -246,6 +262,8 @@ class StagePool:
         self.queued -= 1
         if queue is not self._queue:
             self._bound -= 1
+        elif self._has_affinity:
+            where = self._preferred_by(best[3]) or where
         return best[3], where
 
     def _wait_for_any(self, job: Job) -> None:
@@ -267,15 +285,25 @@ class StagePool:
         self._bound -= len(replica.followers)
         replica.followers = []
 
+    def _with_credit(self) -> Replica | None:
+        return self.balancer.choose(list(self.replicas.values()), self.stage.limits.max_inflight)
+
+    def _preferred_by(self, job: Job) -> Replica | None:
+        affinity = job.request.affinity or job.request.id
+        return self.balancer.prefer(affinity, list(self.replicas.values()), self.stage.limits.max_inflight)
+
     def _least_loaded(self) -> Replica | None:
+        """Of those with a credit the one that has the least to do, as far as is known."""
         best: Replica | None = None
-        least = self.stage.limits.max_inflight
+        least = 0
         for replica in self.replicas.values():
-            load = len(replica.jobs)
-            if load < least and replica.takes_work:
+            inflight = len(replica.jobs)
+            if inflight < self.stage.limits.max_inflight and replica.takes_work:
+                load = inflight + replica.reported
                 if load == 0:
                     return replica
-                best, least = replica, load
+                if best is None or load < least:
+                    best, least = replica, load
         return best
 
     def _note_work(self, replica: Replica) -> None:

@@ -30,7 +30,7 @@ class CoreState:
         self.graph = graph
         self.limits = limits
         self.planner = Planner(graph)
-        self.pools = {name: StagePool(stage) for name, stage in graph.stages.items()}
+        self.pools = {name: StagePool(stage, limits.seed) for name, stage in graph.stages.items()}
         self.gate = Gate(graph.stages)
         self.deadlines = Deadlines()
         self.requests: dict[str, Request] = {}
@@ -135,6 +135,7 @@ class CoreState:
             barriers={name: pool.barrier.snapshot() for name, pool in self.pools.items()},
             fences={name: pool.fence.snapshot() for name, pool in self.pools.items()},
             returning=tuple(key for pool in self.pools.values() for key in pool.returning.values()),
+            balances={name: pool.balancer.snapshot() for name, pool in self.pools.items() if pool.is_even},
             remembered=tuple(self.remembered),
             serial=self._serial,
             attempt=self._attempt,
@@ -153,6 +154,8 @@ class CoreState:
             self.pools[name].restore_fence(fence)
         for key in snapshot.returning:
             self.pools[key.stage].returning[key.slot] = key
+        for name, balance in snapshot.balances.items():
+            self.pools[name].balancer.restore(balance)
         for one in snapshot.replicas:
             self.pools[one.key.stage].restore_replica(one)
         for key in snapshot.newest:
@@ -195,7 +198,7 @@ class CoreState:
 
 def _replica_snapshot(replica: Replica) -> ReplicaSnapshot:
     asleep, doubtful = tuple(sorted(replica.asleep)), tuple(sorted(replica.doubtful))
-    return ReplicaSnapshot(replica.key, replica.weights_version, asleep, doubtful)
+    return ReplicaSnapshot(replica.key, replica.weights_version, asleep, doubtful, dict(replica.loads))
 
 
 def _replica_statistics(replica: Replica) -> ReplicaStatistics:
@@ -208,4 +211,5 @@ def _replica_statistics(replica: Replica) -> ReplicaStatistics:
         takes_work=replica.takes_work,
         asleep=tuple(sorted(replica.asleep)),
         weights_version=replica.weights_version,
+        reported=replica.reported,
     )

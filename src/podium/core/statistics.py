@@ -14,7 +14,7 @@ class ReplicaStatistics(msgspec.Struct, frozen=True):
     """One replica: `inflight` counts the credits taken, `stopping` those of them that wait for a stop.
 
     It takes work when it is live and has the weights of its stage. `asleep` are the tags of the memory that it gave up,
-    as it confirmed it.
+    as it confirmed it. `reported` is the load that it says it has, in jobs.
     """
 
     slot: int
@@ -25,6 +25,7 @@ class ReplicaStatistics(msgspec.Struct, frozen=True):
     takes_work: bool
     asleep: tuple[str, ...] = ()
     weights_version: int = 0
+    reported: int = 0
 
 
 class StageStatistics(msgspec.Struct, frozen=True):

@@ -82,7 +82,17 @@ class JobFailed(msgspec.Struct, frozen=True):
     error: ErrorRecord
 
 
-BackendOutput: TypeAlias = JobOutput | JobStarted | JobFailed
+class LoadReport(msgspec.Struct, frozen=True):
+    """What a replica has to do, in jobs, as it says itself. Optional; it counts in the choice of the least loaded one.
+
+    Where a replica is made of several processes, each reports as another `member`: their loads are summed.
+    """
+
+    load: int
+    member: int = 0
+
+
+BackendOutput: TypeAlias = JobOutput | JobStarted | JobFailed | LoadReport
 
 
 class BackendDead(Exception):  # noqa: N818 - a state, raised once

@@ -39,6 +39,7 @@ from podium.runtime.outputs import AbortReport
 from podium.runtime.parts import EngineParts
 from podium.runtime.preparation import (
     RequestPreparation,
+    checked_affinity,
     checked_group,
     checked_ids,
     checked_limit_s,
@@ -140,13 +141,15 @@ class AsyncOmniEngine(EngineControl):
         group: str | None = None,
         priority: int = 0,
         deadline_s: float | None = None,
+        affinity: str | None = None,
     ) -> RequestStream:
         """Submit a request and return its stream, to be iterated on the running loop.
 
         `prompt` is a text or a list of chat messages. `outputs` None asks for everything the pipeline makes. `params`
         maps stages to sampling parameters. Each of `n` samples runs through the whole pipeline; outputs carry its
         `index`. Requests of one `group` can be aborted together. Lower `priority` runs first. After `deadline_s`
-        seconds the request fails with DeadlineExceededError.
+        seconds the request fails with DeadlineExceededError. Requests of one
+        `affinity`, a conversation for instance, go to the same replica of each stage that balances by it.
 
         Raises InvalidRequestError at once when something cannot be done, and EngineStoppedError when the engine does
         not serve. Refusals that depend on the engine's state (OverloadedError, DuplicateRequestIdError,
@@ -172,6 +175,7 @@ class AsyncOmniEngine(EngineControl):
                 group=checked_group(group),
                 priority=checked_priority(priority),
                 deadline=None if deadline_s is None else self._clock.now() + checked_limit_s(deadline_s, "deadline_s"),
+                affinity=checked_affinity(affinity),
             )
             self._raise_unless_serving()
             self._outlet.register(stream)

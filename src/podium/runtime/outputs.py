@@ -25,7 +25,8 @@ class OmniOutput(msgspec.Struct, frozen=True, kw_only=True):
     when it was aborted, `partial` is everything that its stage had generated. Where a stage ends a segment and goes
     on, an item without `delta` has `segment_finished`. `request_finished` stands on the last item. `at` is when the
     item left the core, in seconds on the engine's monotonic clock. `weights_version` names the weights of its stage
-    that made it; 0 are those that the stage started with.
+    that made it; 0 are those that the stage started with. `label` stands on the end of an output whose stage chooses
+    the way, and names it.
     """
 
     request_id: str
@@ -42,6 +43,7 @@ class OmniOutput(msgspec.Struct, frozen=True, kw_only=True):
     request_finished: bool = False
     finish_reason: FinishReason | None = None
     usage: Mapping[str, int] = {}
+    label: str | None = None
     timings: StageTimings | None = None
     weights_version: int = 0
 

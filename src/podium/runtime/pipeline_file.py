@@ -16,21 +16,32 @@ import msgspec
 import yaml
 
 from podium.core.admission import EngineLimits
-from podium.core.graph import EdgeMode, EmptyPolicy, Limits, Modality, Source, Stage, StageKind, find_faults
+from podium.core.graph import Balance, EdgeMode, EmptyPolicy, Limits, Modality, Source, Stage, StageKind, find_faults
 from podium.core.identity import PROMPT
 from podium.errors import ConfigurationError, Fault, InvalidRequestError
 from podium.options import import_callable
 from podium.ports.input_processor import BundleProcessor, Processor
 from podium.ports.stage_backend import StageBackend
 from podium.runtime.config import DEFAULT_PROCESSOR, DEFAULT_TRANSPORT, PipelineConfig, StageConfig
-from podium.runtime.marked_yaml import FaultLog, Section, nearest, parse_yaml, place, read_choice, read_entries
+from podium.runtime.marked_yaml import (
+    FaultLog,
+    Section,
+    nearest,
+    parse_yaml,
+    place,
+    read_choice,
+    read_entries,
+    read_value,
+)
 from podium.runtime.replica_slot import RestartLimits
 
 PIPELINE_KEYS = ("name", "description", "requires", "install", "companions", "limits", "stages")
 STAGE_KEYS = (
     *("kind", "produces", "output", "sources", "backend", "options", "processor", "processor_options", "params"),
     *("transport", "poll_interval_s", "replicas", "restart", "on_empty", "prewarm", "rerun", "joins", "limits"),
+    *("labels", "balance"),
 )
+SOURCE_KEYS = ("mode", "when")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SOURCE = re.compile(r"source '([^']*)'")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -198,6 +209,8 @@ class _Reader:
             prewarm=section.scalar("prewarm", bool) or False,
             rerun=section.scalar("rerun", bool) or False,
             joins=section.scalar("joins", bool) or False,
+            labels=section.names("labels"),
+            balance=section.choice("balance", Balance) or Balance.LEAST_LOADED,
             limits=section.limits("limits", Limits),
         )
 
@@ -212,14 +225,23 @@ class _Reader:
     def _read_sources(self, section: Section) -> tuple[Source, ...]:
         if isinstance(section.node("sources"), yaml.SequenceNode):
             return tuple(Source(name) for name in section.names("sources"))
-        sources = []
-        for name, mode in section.mapping("sources").items():
-            where = place(section.place("sources"), name)
-            if not isinstance(mode, str):
-                self._log.add(where, "has no mode", f"use one of: {', '.join(EdgeMode)}")
-                mode = EdgeMode.COMPLETE  # noqa: PLW2901 - the stand-in, so that the edge itself is still checked
-            sources.append(Source(name, read_choice(self._log, where, mode, EdgeMode) or EdgeMode.COMPLETE))
-        return tuple(sources)
+        node = section.node("sources")
+        if not isinstance(node, yaml.MappingNode):
+            section.mapping("sources")  # says what is wrong with it, if anything stands there
+            return ()
+        entries = read_entries(self._log, section.place("sources"), node)
+        return tuple(self._read_source(place(section.place("sources"), name), name, entries[name]) for name in entries)
+
+    def _read_source(self, where: str, name: str, node: yaml.Node) -> Source:
+        """One edge: its mode, or a mapping with its mode and its condition."""
+        if isinstance(node, yaml.MappingNode):
+            edge = Section(self._log, where, node, SOURCE_KEYS)
+            return Source(name, edge.choice("mode", EdgeMode) or EdgeMode.COMPLETE, edge.scalar("when", str))
+        mode = read_value(self._log, where, node)
+        if not isinstance(mode, str):
+            self._log.add(where, "has no mode", f"use one of: {', '.join(EdgeMode)}")
+            mode = EdgeMode.COMPLETE  # the stand-in, so that the edge itself is still checked
+        return Source(name, read_choice(self._log, where, mode, EdgeMode) or EdgeMode.COMPLETE)
 
     def _check_stage(self, section: Section, config: StageConfig, *, has_processor: bool) -> None:
         stage, log = config.stage, self._log
@@ -310,12 +332,8 @@ class _Reader:
         log = self._log
         unknown = {stage.name for stage in config.stages if log.has_fault_at(f"stage '{stage.name}', produces")}
         edges_are_known = not any(log.has_fault_at(f"stage '{stage.name}', sources") for stage in config.stages)
-        stages = [
-            msgspec.structs.replace(stage.stage, accepts=None)
-            if any(source.stage in unknown for source in stage.stage.sources)
-            else stage.stage
-            for stage in config.stages
-        ]
+        unlabelled = {stage.name for stage in config.stages if log.has_fault_at(f"stage '{stage.name}', labels")}
+        stages = [_without_what_is_unknown(stage.stage, unknown, unlabelled) for stage in config.stages]
         for fault in find_faults(stages):
             is_about_reach = fault.where.startswith("stage ") and ", " not in fault.where
             if not is_about_reach or (edges_are_known and not log.has_fault_at(fault.where)):
@@ -345,6 +363,15 @@ def _misfit(config: StageConfig) -> tuple[str, str]:
     if config.stage.joins:
         return f"'{config.processor}' does not join companions", "use `bundle`, or a BundleProcessor of your own"
     return f"'{config.processor}' joins companions, and the stage does not", "add `joins: true`, or use another"
+
+
+def _without_what_is_unknown(stage: Stage, modalities: set[str], labels: set[str]) -> Stage:
+    """The stage without what cannot be checked because the modality or the labels of a source could not be read."""
+    sources = tuple(
+        msgspec.structs.replace(source, when=None) if source.stage in labels else source for source in stage.sources
+    )
+    is_unknown = any(source.stage in modalities for source in sources)
+    return msgspec.structs.replace(stage, sources=sources, accepts=None if is_unknown else stage.accepts)
 
 
 def _choices(names: Iterable[str]) -> str:

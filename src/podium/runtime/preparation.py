@@ -163,6 +163,16 @@ def checked_samples(samples: object, ids: Sequence[str] | None) -> tuple[int, ..
     return tuple(one for one in indices if isinstance(one, int))
 
 
+def checked_affinity(affinity: object) -> str | None:
+    """A text that says which requests belong together, if any do."""
+    if affinity is None or affinity == "":
+        return None
+    if not isinstance(affinity, str):
+        raise InvalidRequestError.because(f"affinity: is a {type(affinity).__name__}; pass a text, or leave it out")
+    check_unicode(affinity, "affinity")
+    return affinity
+
+
 def checked_priority(priority: object) -> int:
     """A priority: a whole number of at most 53 bits, lower ones first."""
     if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) >= 1 << 53:

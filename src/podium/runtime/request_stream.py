@@ -181,6 +181,7 @@ class RequestStream:
             request_finished=effect.request_finished,
             finish_reason=finish.reason,
             usage=finish.usage,
+            label=finish.label,
             timings=effect.timings,
             weights_version=effect.weights_version,
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from podium.core.events import Finish, JobOutput
 from podium.core.identity import JobKey, Payload
 from podium.errors import ErrorRecord
-from podium.ports.stage_backend import BackendDead, BackendOutput, JobFailed, StageBackend
+from podium.ports.stage_backend import BackendDead, BackendOutput, JobFailed, LoadReport, StageBackend
 
 
 class BackendWatch:
@@ -63,6 +63,8 @@ class BackendWatch:
         if not batch:
             self.faults.append("next_outputs returned an empty batch")
         for output in batch:
+            if isinstance(output, LoadReport):
+                continue
             kind = type(output).__name__
             if output.job in self.stopped:
                 self.faults.append(f"{kind} of {output.job} came after its stop had returned")

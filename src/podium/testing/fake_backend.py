@@ -32,6 +32,7 @@ from podium.ports.stage_backend import (
     Capabilities,
     JobFailed,
     JobStarted,
+    LoadReport,
     Placement,
     StageTask,
 )
@@ -72,6 +73,7 @@ class _Job:
         self.has_ended = False
         self.is_newcomer = False
         self.is_held = False
+        self.label: str | None = None
         self.unplayed: list[Payload] = []
         self.input_ended = False
 
@@ -200,7 +202,7 @@ class FakeBackend:
             await self._wait_change()
         batch, self._outbox = self._outbox, []
         for output in batch:
-            if self._ends(output):
+            if not isinstance(output, LoadReport) and self._ends(output):
                 self._jobs.pop(output.job, None)
         self._change()
         return batch
@@ -338,13 +340,16 @@ class FakeBackend:
         self.put(JobOutput(job, len(found.generated), payloads))
         found.generated += payloads
 
-    def finish(self, job: JobKey, reason: FinishReason = FinishReason.STOP, *payloads: Payload) -> None:
+    def finish(
+        self, job: JobKey, reason: FinishReason = FinishReason.STOP, *payloads: Payload, label: str | None = None
+    ) -> None:
         """By hand: let a job finish, with its last outputs in the same batch."""
         found = self._jobs[job]
         if found.has_ended or found.is_stopping:
             return
         found.has_ended = True
-        self.put(JobOutput(job, len(found.generated), payloads, Finish(reason, {"outputs": len(found.generated)})))
+        finish = Finish(reason, {"outputs": len(found.generated)}, label or found.label)
+        self.put(JobOutput(job, len(found.generated), payloads, finish))
         found.generated += payloads
 
     def fail(self, job: JobKey, message: str = "the fake backend was told to fail") -> None:
@@ -365,6 +370,10 @@ class FakeBackend:
     def announce(self, job: JobKey) -> None:
         """By hand: say that a job was taken up."""
         self.put(JobStarted(job))
+
+    def report(self, load: int, member: int = 0) -> None:
+        """By hand: say how much there is to do."""
+        self.put(LoadReport(load, member))
 
     def put(self, output: BackendOutput) -> None:
         """By hand: deliver anything at all: repeated, out of order, late, or of a job that there never was."""
@@ -412,6 +421,7 @@ class FakeBackend:
         key = job.task.job
         job.stop_failures += script.stop_failures
         job.hangs_at_stop |= script.hang_stop
+        job.label = script.label or job.label
         if script.then is Then.REFUSE:
             raise InvalidRequestError.because("input: the script says that it is wrong; use another", stage=self._stage)
         if script.then is Then.RAISE:
@@ -436,9 +446,9 @@ class FakeBackend:
             self.finish(job.task.job)
 
     def _has_untaken(self, job: JobKey) -> bool:
-        return any(output.job == job for output in self._outbox)
+        return any(not isinstance(output, LoadReport) and output.job == job for output in self._outbox)
 
-    def _ends(self, output: BackendOutput) -> bool:
+    def _ends(self, output: JobOutput | JobStarted | JobFailed) -> bool:
         return isinstance(output, JobFailed) or (isinstance(output, JobOutput) and output.finish is not None)
 
     def _die(self, reason: str) -> None:

@@ -55,7 +55,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     """An input item that says what to do. Any other item is given back as the output.
 
     With `announce` the job is reported as taken up. Stopping it fails `stop_failures` times before it succeeds; with
-    `hang_stop` it does not return.
+    `hang_stop` it does not return. Its finish carries the last `label` that a script had.
     """
 
     outputs: tuple[Payload, ...] = ()
@@ -63,6 +63,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     announce: bool = False
     stop_failures: int = 0
     hang_stop: bool = False
+    label: str | None = None
 
 
 class Loading(StrEnum):

@@ -163,7 +163,8 @@ class Model(EventModel):
         if not stage.prewarm:
             for source in stage.sources:
                 key = source.stage, MAIN
-                is_ready = job.inputs.get(key) if source.mode is EdgeMode.STREAMING else key in job.ended
+                has_begun = job.inputs.get(key) or self._is_left_out(ticket, job.spot, key)
+                is_ready = has_begun if source.mode is EdgeMode.STREAMING else key in job.ended
                 assert is_ready, f"{effect.job} started before its source '{source.stage}' was ready"
 
     def _check_leader(self, effect: StartJob, ticket: TicketModel, sibling: str) -> None:
@@ -204,11 +205,15 @@ class Model(EventModel):
         """What there is for a job of one of its inputs."""
         if source[0] == PROMPT:
             return job.ticket.appended
+        if self._is_left_out(job.ticket, job.spot, source):
+            return []
         return self._produced(job.ticket, self._inputs(job.ticket, job.spot)[source])
 
     def _end_for(self, job: JobModel, source: Input) -> FinishReason | None:
         if source[0] == PROMPT:
             return None if job.ticket.is_input_open else FinishReason.STOP
+        if self._is_left_out(job.ticket, job.spot, source):
+            return FinishReason.STOP
         return self._end_of(job.ticket, self._inputs(job.ticket, job.spot)[source])
 
     def _produced(self, ticket: TicketModel, spot: Spot) -> list[Payload]:
@@ -389,8 +394,12 @@ class Model(EventModel):
         assert running or self._ready(ticket, sample) or not ticket.is_admitted, (
             f"nothing is under way for {ticket.event.request_id}[{sample}]"
         )
-        for name, _ in self._ahead(ticket, sample):
-            assert self.is_served(name), f"{ticket.event.request_id} waits for {name}, which has no replica"
+        for spot in self._ahead(ticket, sample):
+            name = spot[0]
+            is_undecided = not self.is_certain(name) and not self._is_ready(ticket, spot)
+            assert is_undecided or self.is_served(name), (
+                f"{ticket.event.request_id} waits for {name}, which has no replica"
+            )
         for spot in ticket.final_spots(sample):
             assert spot in ticket.finishes or not self._is_skipped(ticket, spot), (
                 f"{spot[0]} will not run, and did not end"

@@ -26,6 +26,7 @@ from podium.core.events import (
     ReplicaDrained,
     ReplicaJoined,
     ReplicaLost,
+    ReplicaReported,
     RequestCancelled,
     RequestSubmitted,
     ShutdownRequested,
@@ -41,14 +42,15 @@ from podium.core.lifecycle import ReplicaState
 from podium.core.operations import Pause, PauseMode, Sleep
 from podium.core.statistics import Statistics
 from podium.testing.model_control import ControlWatch
-from podium.testing.model_records import CallModel, Input, JobModel, Spot, TicketModel
+from podium.testing.model_records import CallModel, JobModel, Spot, TicketModel
+from podium.testing.model_ways import WaysModel
 
 
-class EventModel:
+class EventModel(WaysModel):
     """The outside of one core: requests, jobs at replicas, replicas, abort calls, the gate, and every payload."""
 
     def __init__(self, stages: Mapping[str, Stage], limits: EngineLimits) -> None:
-        self.stages = stages
+        super().__init__(stages)
         self.limits = limits
         self.outputs = {stage.output: name for name, stage in stages.items() if stage.output is not None}
         self.tickets: dict[int, TicketModel] = {}
@@ -98,7 +100,7 @@ class EventModel:
     def _tickets_touched_by(self, event: Event) -> set[int]:
         """Whose end the event can be a reason for."""
         match event:
-            case RequestSubmitted() | StageStarted() | CallReturned():
+            case RequestSubmitted() | StageStarted() | CallReturned() | ReplicaReported():
                 return set()
             case StageProduced():
                 found = [self.jobs[output.job] for output in event.outputs if output.job in self.jobs]
@@ -164,7 +166,7 @@ class EventModel:
             case ReplicaLost():
                 if self.returning.get(event.replica[:2]) == event.replica:
                     del self.returning[event.replica[:2]]
-            case StageStarted() | StopFailed() | InputRejected():
+            case StageStarted() | StopFailed() | InputRejected() | ReplicaReported():
                 pass
             case _:
                 assert_never(event)
@@ -225,7 +227,7 @@ class EventModel:
         for name in self._needed(event.outputs):
             if self.control.is_shut or self.control.refuses(name):
                 return f"the gate of {name}"
-            if not self.is_served(name):
+            if self.is_certain(name) and not self.is_served(name):
                 return f"no replica of {name}"
             if self.statistics and not self._has_room(event, name, self.statistics.stages[name].queued):
                 return f"max_queued of {name}"
@@ -308,24 +310,18 @@ class EventModel:
             return len(consumers) + (name in ticket.finals)
         return sum(other in ticket.joined or self.stages[other].joins for other in consumers)
 
-    def _inputs(self, ticket: TicketModel, spot: Spot) -> dict[Input, Spot]:
-        """What the work of a sibling at a stage gets, and who makes it: its own sources first, then its companions'."""
-        name, sibling = spot
-        sample, role = ticket.siblings[sibling]
-        sources = [source.stage for source in self.stages[name].sources]
-        inputs = {(source, MAIN): (source, sibling) for source in sources}
-        if self.stages[name].joins and role == MAIN:
-            for other in ticket.roles:
-                inputs |= {(source, other): (source, ticket.name_of(sample, other)) for source in sources}
-        return inputs
-
     def _take_finish(self, job: JobModel, finish: Finish) -> None:
         if finish.reason is FinishReason.ABORT and job.is_asked_to_stop:
             return
         job.is_over = True
         match finish.reason:
             case FinishReason.STOP | FinishReason.LENGTH:
-                job.finish = finish
+                labels = self.stages[job.key.stage].labels
+                is_bound = labels and job.role == MAIN and job.sample not in job.ticket.aborting
+                if is_bound and finish.label not in labels:
+                    self._leave_without_end(job)
+                else:
+                    job.finish = finish
             case FinishReason.ABORT:
                 job.ticket.abort_samples([job.sample])
                 self._gave_up_now.add((job.ticket.event.ticket, job.sample))
@@ -386,43 +382,6 @@ class EventModel:
         if job is not None and not job.is_over:
             return not job.is_detached
         return ticket.siblings[spot[1]][0] not in ticket.aborting and self._is_ahead(ticket, spot)
-
-    def _is_ahead(self, ticket: TicketModel, spot: Spot) -> bool:
-        """Whether work is still to be done: for the first time, or again after the loss of its replica."""
-        job = ticket.jobs.get(spot)
-        if job is not None:
-            return job.is_lost
-        is_companion = ticket.siblings[spot[1]][1] != MAIN
-        return not self._is_skipped(ticket, spot) and not (is_companion and self._is_given_up(ticket, spot))
-
-    def _is_skipped(self, ticket: TicketModel, spot: Spot) -> bool:
-        """Whether a job never runs, because one of its sources ended with nothing before it could start."""
-        if spot in ticket.jobs or self.stages[spot[0]].prewarm:
-            return False
-        for source in self._inputs(ticket, spot).values():
-            job = ticket.jobs.get(source)
-            is_empty = job is not None and job.finish is not None and job.in_order == 0
-            if is_empty or self._is_skipped(ticket, source):
-                return True
-        return False
-
-    def _is_given_up(self, ticket: TicketModel, spot: Spot) -> bool:
-        """Whether a companion's work is not done any more: nothing wants it, and a stage that would have is skipped."""
-        sample = ticket.siblings[spot[1]][0]
-        joining = [(name, ticket.name_of(sample)) for name in ticket.needed if self.stages[name].joins]
-        return self._is_useless(ticket, spot) and any(self._is_skipped(ticket, one) for one in joining)
-
-    def _is_useless(self, ticket: TicketModel, spot: Spot) -> bool:
-        """Whether nothing wants any more what a companion makes."""
-        sample = ticket.siblings[spot[1]][0]
-        consumers = [one for one in ticket.spots(sample) if spot in self._inputs(ticket, one).values()]
-        return all(self._wants_nothing(ticket, one) for one in consumers)
-
-    def _wants_nothing(self, ticket: TicketModel, spot: Spot) -> bool:
-        job = ticket.jobs.get(spot)
-        is_over = self._is_skipped(ticket, spot) if job is None else job.is_over and not job.is_lost
-        is_companion = ticket.siblings[spot[1]][1] != MAIN
-        return is_over or (job is not None and job.is_detached) or (is_companion and self._is_useless(ticket, spot))
 
     # Small things
 

@@ -19,6 +19,7 @@ from podium.core.events import (
     InputRejected,
     JobOutput,
     ReplicaLost,
+    ReplicaReported,
     StageFailed,
     StageProduced,
     StageStarted,
@@ -29,7 +30,15 @@ from podium.core.graph import Modality
 from podium.core.identity import PROMPT, JobKey, Payload, ReplicaKey
 from podium.errors import ErrorKind, ErrorRecord, InvalidRequestError, RequestError, Scope
 from podium.ports.input_processor import BundleMember, BundleProcessor, InputStream, Processor
-from podium.ports.stage_backend import BackendDead, BackendOutput, JobFailed, JobStarted, StageBackend, StageTask
+from podium.ports.stage_backend import (
+    BackendDead,
+    BackendOutput,
+    JobFailed,
+    JobStarted,
+    LoadReport,
+    StageBackend,
+    StageTask,
+)
 from podium.ports.stage_client import EventSink, StageCommand
 
 _log = logging.getLogger("podium.worker")
@@ -279,6 +288,8 @@ class StageWorker:
                 case JobFailed():
                     self._open_inputs.pop(output.job, None)
                     self._sink(StageFailed(self._replica, output.job, self._placed(output.error)))
+                case LoadReport():
+                    self._sink(ReplicaReported(self._replica, output.load, output.member))
                 case _:
                     assert_never(output)
         if run:
