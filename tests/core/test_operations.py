@@ -49,4 +49,4 @@ def test_running_work_is_kept_unless_somebody_says_otherwise() -> None:
 
 
 def test_what_moves_a_barrier_at_a_replica() -> None:
-    assert BARRIER_METHODS == {"pause", "resume", "sleep", "wake_up"}
+    assert {"pause", "resume", "sleep", "wake_up"} == BARRIER_METHODS
