@@ -842,3 +842,11 @@ class TestConditionsAndCompanions:
         world.finish("a", "z", sibling="main")
         effects = lines(world.finish("a", "w", sibling="main.negative"))
         assert effects == ["start r/d on d[0]@0 a=z stop b= stop a.negative=w stop b.negative= stop"]
+
+
+@pytest.mark.rule("ORCH-INV-114")
+def test_an_aborted_sample_gets_no_more_of_the_prompt() -> None:
+    world = World(make_stage("a", output="out"))
+    world.submit(samples=2, input_open=True)
+    world.abort("r", samples=(1,))
+    assert lines(world.append("x", last=True)) == ["feed r/a/0 prompt@0=x", "end input r/a/0 prompt stop"]

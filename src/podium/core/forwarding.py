@@ -107,7 +107,7 @@ def _put_in_order(state: CoreState, job: Job, output: JobOutput) -> tuple[tuple[
 def append_input(state: CoreState, request: Request, payloads: tuple[Payload, ...], *, last: bool) -> None:
     """Continue the prompt of a request whose input is open."""
     for job in request.jobs:
-        if PROMPT not in job.inputs:
+        if PROMPT not in job.inputs or job.sample.is_aborting:
             continue
         if payloads and not _feed(state, job, PROMPT, _STREAMING, payloads):
             return
