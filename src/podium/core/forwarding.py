@@ -106,7 +106,7 @@ def _put_in_order(state: CoreState, job: Job, output: JobOutput) -> tuple[tuple[
 def append_input(state: CoreState, request: Request, payloads: tuple[Payload, ...], *, last: bool) -> None:
     """Continue the prompt of a request whose input is open."""
     for job in request.jobs:
-        if PROMPT not in job.inputs:
+        if PROMPT not in job.inputs or job.sample.is_aborting:
             continue
         if payloads and not _feed(state, job, PROMPT, _STREAMING, payloads):
             return
@@ -185,7 +185,7 @@ def _feed(state: CoreState, job: Job, source: str, mode: EdgeMode, payloads: tup
         replica, key = job.place()
         state.effects.append(FeedJob(replica, key, source, sequence, payloads))
         return True
-    if job.is_over:
+    if job.is_over or job.is_detached:
         if source not in job.plan.shared:
             state.release(payloads)
         return True
@@ -259,7 +259,7 @@ def _end_source(
     state: CoreState, job: Job, source: str, mode: EdgeMode, reason: FinishReason, *, is_empty: bool
 ) -> None:
     """Tell a consumer that a source ended, however it ended."""
-    if job.is_over:
+    if job.is_over or job.is_detached:
         return
     buffer = job.inputs[source]
     buffer.finish = reason
