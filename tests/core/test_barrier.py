@@ -45,6 +45,14 @@ def test_it_was_closed_when_it_was_first_closed_and_stays_frozen() -> None:
     assert (barrier.closed_at, barrier.is_frozen) == (1.0, True)
 
 
+def test_it_counts_from_when_it_was_frozen_if_it_was_closed_before() -> None:
+    barrier = Barrier()
+    barrier.close(PauseMode.WAIT, 1.0)
+    barrier.close(PauseMode.KEEP, 5.0)
+    barrier.close(PauseMode.KEEP, 9.0)
+    assert (barrier.closed_at, barrier.is_frozen) == (5.0, True)
+
+
 def test_another_one_can_stand_as_it_stands() -> None:
     barrier, other = Barrier(), Barrier()
     barrier.close(PauseMode.KEEP, 1.0)

@@ -24,7 +24,7 @@ from podium.core.operations import (
 )
 from podium.core.orchestrator import Orchestrator
 from podium.errors import ErrorKind, ErrorRecord, Scope
-from tests.support.core_world import World, a_loss, lines, make_stage, streaming, voice
+from tests.support.core_world import World, a_loss, guided, lines, make_stage, streaming, voice
 
 ABORT, WAIT, KEEP = Pause(PauseMode.ABORT), Pause(PauseMode.WAIT), Pause(PauseMode.KEEP)
 RESET = CallMethod("reset", {"x": 1})
@@ -265,6 +265,41 @@ class TestPausing:
         (end,) = world.terminals()
         assert end.error is not None
         assert end.error.message == "timed out after 7 s waiting for the resume of stage 'a' (limits.hold_timeout_s)"
+
+    @pytest.mark.rule("ORCH-INV-204")
+    def test_to_pause_again_does_not_lengthen_it(self) -> None:
+        world = single(limits=EngineLimits(hold_timeout_s=7.0))
+        world.submit()
+        world.control(KEEP)
+        world.answer_all()
+        world.wait(5.0)
+        world.control(KEEP)
+        world.answer_all()
+        assert "end r failed wait_timeout" in lines(world.wait(2.0))
+
+    @pytest.mark.rule("ORCH-INV-204", "ORCH-INV-115")
+    @pytest.mark.parametrize(("stage", "waits"), [("a", True), ("b", True), ("c", False)])
+    def test_a_bundle_waits_on_where_its_sample_stands_still(self, stage: str, waits: bool) -> None:
+        limits = Limits(bundle_timeout_s=9.0)
+        world = World(
+            *guided(limits=limits), make_stage("c", output="text"), limits=EngineLimits(hold_timeout_s=7.0), replicas=2
+        )
+        world.submit(companions={"negative": "no"})
+        for name in "at":
+            world.finish(name, "x", sibling="main")
+        world.finish("c", "done")
+        world.wait(1.0)
+        world.control(KEEP, stage)
+        world.answer_all()
+        assert world.wait(6.9) == []
+        ended = lines(world.wait(0.1))
+        assert ("end r failed wait_timeout" in ended) is waits
+        if not waits:
+            assert world.wait(0.9) == []
+            world.wait(0.1)
+        (end,) = world.terminals()
+        assert end.error is not None
+        assert end.error.awaited == (f"the resume of stage '{stage}'" if waits else "companions negative at stage 'b'")
 
     @pytest.mark.rule("ORCH-INV-205", "ORCH-INV-210")
     @pytest.mark.parametrize("by_pause", [True, False])

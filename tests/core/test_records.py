@@ -183,6 +183,15 @@ class TestRequest:
         with pytest.raises(InternalError):
             request.advance(RequestTrigger.FAIL)
 
+    def test_a_sample_needs_the_stages_that_have_still_to_do_something_of_use_for_it(self) -> None:
+        stages = voice()
+        (sample,) = make_request(*stages).samples
+        first, second = sample.jobs
+        first.is_detached = True
+        answers = [sample.needs(stage) for stage in stages]
+        second.advance(JobTrigger.CANCEL)
+        assert (answers, sample.needs(stages[1])) == ([False, True], False)
+
     def test_it_is_settled_when_no_replica_works_for_it(self) -> None:
         request = make_request()
         (sample,) = request.samples

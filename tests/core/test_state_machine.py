@@ -1,4 +1,4 @@
-"""The whole core under random events: `podium.testing.model.Model` judges each step from outside.
+"""The whole core under random events: `podium.testing.model_waits.TimedModel` judges each step from outside.
 
 A second core gets the same events in batches, by `step` instead of `handle`, and must give the same effects.
 """
@@ -42,7 +42,7 @@ from podium.core.events import (
     StopFailed,
 )
 from podium.core.graph import Balance, EdgeMode, EmptyPolicy, Graph, Limits, Source, Stage, upstream_of
-from podium.core.identity import ReplicaKey
+from podium.core.identity import MAIN, ReplicaKey
 from podium.core.lifecycle import ReplicaState
 from podium.core.operations import (
     BeginUpdate,
@@ -60,8 +60,8 @@ from podium.core.operations import (
 )
 from podium.core.orchestrator import Orchestrator
 from podium.errors import ErrorKind
-from podium.testing.model import Model
-from podium.testing.model_records import JobModel
+from podium.testing.model_records import JobModel, TicketModel
+from podium.testing.model_waits import TimedModel
 from tests.support.core_world import a_loss, an_error, make_stage
 
 T = TypeVar("T")
@@ -189,7 +189,7 @@ class CoreMachine(RuleBasedStateMachine):
         limits = EngineLimits(max_requests=max_requests, hold_timeout_s=7.0, max_remembered=2, max_siblings=6)
         graph = Graph(pipeline)
         self.core, self.twin = Orchestrator(graph, limits), Orchestrator(graph, limits)
-        self.model = Model(graph.stages, limits)
+        self.model = TimedModel(graph.stages, limits)
         self.stages = list(graph.stages)
         self.outputs = list(graph.outputs)
         self.now = 0.0
@@ -248,6 +248,10 @@ class CoreMachine(RuleBasedStateMachine):
 
     # Callers
 
+    def joining(self) -> list[str]:
+        """The stages that join companions."""
+        return [stage.name for stage in self.core.graph.stages.values() if stage.joins]
+
     @rule(name=st.sampled_from(IDS), priority=few, input_open=st.booleans())
     def submit(self, name: str, priority: int, input_open: bool) -> None:
         self.submit_anything(name, None, priority, None, input_open)
@@ -260,8 +264,16 @@ class CoreMachine(RuleBasedStateMachine):
         roles=st.lists(st.sampled_from(["negative", "style"]), max_size=2, unique=True),
     )
     def submit_siblings(self, name: str, priority: int, input_open: bool, samples: int, roles: list[str]) -> None:
-        can_join = any(stage.joins for stage in self.core.graph.stages.values())
-        self.submit_anything(name, None, priority, None, input_open, samples, roles if can_join else [])
+        self.submit_anything(name, None, priority, None, input_open, samples, roles if self.joining() else [])
+
+    @precondition(lambda self: self.joining())
+    @rule(
+        name=st.sampled_from(IDS),
+        samples=st.integers(1, 2),
+        roles=st.sampled_from([["negative"], ["style"], ["negative", "style"]]),
+    )
+    def submit_companions(self, name: str, samples: int, roles: list[str]) -> None:
+        self.submit_anything(name, None, 0, None, False, samples, roles)
 
     @rule(
         name=st.sampled_from(IDS),
@@ -351,6 +363,27 @@ class CoreMachine(RuleBasedStateMachine):
     def pause(self, mode: PauseMode, held: HoldPolicy, which: list[int]) -> None:
         self.control(Pause(mode, held), which)
 
+    @precondition(lambda self: self.families())
+    @rule(mode=st.sampled_from(PauseMode), which=index, where=index)
+    def pause_in_their_way(self, mode: PauseMode, which: int, where: int) -> None:
+        """Samples and companions meet a stage that is closed."""
+        self.pause_one(mode, pick(pick(self.families(), which).needed, where))
+
+    @precondition(lambda self: self.model.bundles)
+    @rule(mode=st.sampled_from([PauseMode.KEEP, PauseMode.KEEP, PauseMode.ABORT]), which=index, where=index)
+    def pause_before_a_bundle(self, mode: PauseMode, which: int, where: int) -> None:
+        """A bundle waits for companions that stand still, or for others than those."""
+        waits = list(self.model.bundles.values())
+        self.pause_one(mode, pick([*sorted(pick(waits, which).stages), *self.stages], where))
+
+    def pause_one(self, mode: PauseMode, stage: str) -> None:
+        self.calls += 1
+        self.tell(ControlRequested(self.calls, Pause(mode), (stage,), self.now + 3))
+
+    def families(self) -> list[TicketModel]:
+        """The requests that have siblings."""
+        return [one for one in self.model.open_tickets() if len(one.siblings) > 1]
+
     @precondition(lambda self: self.closed())
     @rule(which=st.lists(index, max_size=1))
     def resume(self, which: list[int]) -> None:
@@ -418,6 +451,13 @@ class CoreMachine(RuleBasedStateMachine):
         """The jobs that a replica works on, as far as it knows."""
         return [one for one in self.producers if is_working(self.model.jobs.get(one.start.job))]
 
+    def before_joining(self) -> list[Producer]:
+        """Those of them whose output is joined with that of others."""
+        tickets = {ticket.event.request_id: ticket for ticket in self.model.open_tickets() if ticket.roles}
+        return [
+            one for one in self.working() if one.start.job.stage in joined_stages(tickets.get(one.start.job.request))
+        ]
+
     def stopping(self) -> list[Producer]:
         """The jobs that a replica was asked to stop, and has not."""
         return [one for one in self.producers if is_stopping(self.model.jobs.get(one.start.job))]
@@ -450,6 +490,18 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(which=index, count=few)
     def finish_oldest(self, which: int, count: int) -> None:
         self.deliver(pick(self.working(), -1 - which), 0, count, FinishReason.LENGTH)
+
+    @precondition(lambda self: self.before_joining())
+    @rule(which=index, is_own=st.sampled_from([True, True, False]))
+    def finish_before_joining(self, which: int, is_own: bool) -> None:
+        """A sample, or a companion of it, comes to where they are joined; the one does not wait for the other."""
+        jobs = self.before_joining()
+        self.deliver(
+            pick([one for one in jobs if is_own == (one.start.job.role == MAIN)] or jobs, which),
+            0,
+            1,
+            FinishReason.STOP,
+        )
 
     @precondition(lambda self: self.producers)
     @rule(
@@ -579,6 +631,11 @@ class CoreMachine(RuleBasedStateMachine):
             self.now = deadline
             self.tell()
         self.model.check_is_over(self.core.statistics())
+
+
+def joined_stages(ticket: TicketModel | None) -> frozenset[str]:
+    """The stages that run for companions too."""
+    return frozenset() if ticket is None else ticket.joined
 
 
 def is_working(job: JobModel | None) -> bool:

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 class Barrier:
-    """One stage's barrier. `closed_at` is when it was closed; `is_frozen` says that jobs stand still in it, or may.
+    """One stage's barrier. `is_frozen` says that jobs stand still in it, or may.
 
-    `call` is the control call in charge; `blocker` is some job that a drain waits for.
+    `closed_at` is when they began to stand still, or when the stage was closed if they do not. `call` is the
+    control call in charge; `blocker` is some job that a drain waits for.
     """
 
     __slots__ = ("blocker", "call", "closed_at", "is_frozen", "state")
@@ -55,9 +56,10 @@ class Barrier:
 
     def close(self, mode: PauseMode, now: float) -> None:
         """Begin to pause, or pause in another mode."""
-        if self.is_open:
+        freezes = mode is PauseMode.KEEP and not self.is_frozen
+        if self.is_open or freezes:
             self.closed_at = now
-        if mode is PauseMode.KEEP:
+        if freezes:
             self.is_frozen = True
         self.advance(BarrierTrigger.PAUSE)
 

@@ -360,10 +360,11 @@ def _close(state: CoreState, call: ControlCall, mode: PauseMode, held: HoldPolic
         if pool.barrier.state in SLEEPY:
             continue
         state.gate.act(GateAction.HOLD if held is HoldPolicy.HOLD else GateAction.REFUSE, (stage,))
+        was_frozen = pool.barrier.is_frozen
         pool.barrier.close(mode, state.now)
         pool.is_frozen = not pool.barrier.lets_start
         state.serve(pool)
-        if mode is PauseMode.KEEP:
+        if pool.barrier.is_frozen and not was_frozen:
             for job in _own_waits(state, pool):
                 state.wait(job, job.wait, state.limits.hold_timeout_s)
     if mode is PauseMode.ABORT:
@@ -395,7 +396,8 @@ def _own_waits(state: CoreState, pool: StagePool) -> list[Job]:
         job
         for request in state.requests.values()
         for job in request.jobs
-        if job.wait is Wait.BUNDLE or (job.stage is pool.stage and job.wait in _OWN_WAITS)
+        if (job.stage is pool.stage and job.wait in _OWN_WAITS)
+        or (job.wait is Wait.BUNDLE and job.sample.needs(pool.stage))
     ]
 
 
@@ -417,8 +419,7 @@ def _requests_at(state: CoreState, stages: Iterable[str]) -> list[Request]:
     return [
         request
         for request in state.requests.values()
-        if request.id not in state.held
-        and any(job.stage.name in names and not (job.is_over or job.is_detached) for job in request.jobs)
+        if request.id not in state.held and any(job.stage.name in names and job.is_of_use for job in request.jobs)
     ]
 
 

@@ -189,7 +189,7 @@ def _feed(state: CoreState, job: Job, source: str, mode: EdgeMode, payloads: tup
         replica, key = job.place()
         state.effects.append(FeedJob(replica, key, source, sequence, payloads))
         return True
-    if job.is_over:
+    if job.is_over or job.is_detached:
         if source not in job.plan.shared:
             state.release(payloads)
         return True
@@ -270,7 +270,7 @@ def _end_source(
     state: CoreState, job: Job, source: str, mode: EdgeMode, reason: FinishReason, *, is_empty: bool
 ) -> None:
     """Tell a consumer that a source ended, however it ended."""
-    if job.is_over:
+    if job.is_over or job.is_detached:
         return
     buffer = job.inputs[source]
     buffer.finish = reason

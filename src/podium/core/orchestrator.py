@@ -463,7 +463,7 @@ class Orchestrator:
 
     def _standing_still(self, job: Job) -> StagePool | None:
         """The stage that a job waits for in vain, if there is one: its own, or one where its sample has to run."""
-        jobs = [job] if job.wait is not Wait.BUNDLE else [one for one in job.sample.jobs if not one.is_over]
+        jobs = [job] if job.wait is not Wait.BUNDLE else [one for one in job.sample.jobs if one.is_of_use]
         for one in jobs:
             pool = self._state.pool_of(one)
             if pool.barrier.is_frozen and not pool.barrier.is_open:

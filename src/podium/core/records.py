@@ -211,6 +211,11 @@ class Job(Timer):
         return not JOBS[self.state]
 
     @property
+    def is_of_use(self) -> bool:
+        """Whether something comes of it that is still wanted."""
+        return not (self.is_over or self.is_detached)
+
+    @property
     def can_rerun(self) -> bool:
         """Whether it may run again from its saved input: allowed once, while nothing of it was passed on."""
         return self.stage.rerun and self.attempts == 1 and self.order.expected == 0 and not self.is_detached
@@ -305,6 +310,10 @@ class Sample:
     def is_over(self) -> bool:
         """Whether each of its final stages has delivered its finish."""
         return self.open_finals == 0
+
+    def needs(self, stage: Stage) -> bool:
+        """Whether something of use has still to be done for it at a stage."""
+        return any(job.stage is stage and job.is_of_use for job in self.jobs)
 
     @property
     def is_settled(self) -> bool:

@@ -63,7 +63,8 @@ class ControlWatch:
         self._asleep: dict[ReplicaKey, frozenset[str]] = {}
         self._doubtful: dict[ReplicaKey, frozenset[str]] = {}
         self._replica_versions: dict[ReplicaKey, int] = {}
-        self._frozen: set[str] = set()
+        self.frozen: set[str] = set()
+        """The stages where jobs stand still, or may."""
         self._thawing: dict[str, int] = {}
         """The stages whose replicas are told to let go what stands still, each with the call that wants it."""
         self._held: dict[str, HoldPolicy] = {}
@@ -85,7 +86,7 @@ class ControlWatch:
 
     def may_start(self, stage: str) -> bool:
         """Whether a job may start: the stage works, or drains."""
-        drains = self.barriers[stage] is BarrierState.CLOSING and stage not in self._frozen
+        drains = self.barriers[stage] is BarrierState.CLOSING and stage not in self.frozen
         return self.is_open(stage) or drains
 
     def takes_work(self, replica: ReplicaKey) -> bool:
@@ -107,7 +108,7 @@ class ControlWatch:
                 if self.barriers[stage] not in SLEEPY:
                     self._held[stage] = operation.held
                     if operation.mode is PauseMode.KEEP:
-                        self._frozen.add(stage)
+                        self.frozen.add(stage)
 
     def take_return(self, event: CallReturned) -> int | None:
         """A replica answered; returns the call that waits for that, if any."""
@@ -155,7 +156,7 @@ class ControlWatch:
         """What stood still may go on to drain once every replica was told so, as far as it is still there."""
         standings = {standing for replica, standing in self._standings.items() if replica.stage == stage}
         if self._thawing.get(stage) == call.event.call and standings <= ABLE:
-            self._frozen.discard(stage)
+            self.frozen.discard(stage)
 
     def check_call(self, effect: CallReplica) -> None:
         """A replica is called."""
@@ -214,7 +215,7 @@ class ControlWatch:
         for name, _, after in self._moves:
             self.barriers[name] = after
             if after is BarrierState.OPEN:
-                self._frozen.discard(name)
+                self.frozen.discard(name)
         return {name for name, _, after in self._moves if after is BarrierState.OPEN}
 
     def _check_move(self, stage: str, before: BarrierState, after: BarrierState) -> None:
