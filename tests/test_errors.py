@@ -8,7 +8,11 @@ from podium import errors
 from podium.errors import (
     KINDS,
     Category,
+    CleanupPendingError,
     ConfigurationError,
+    ControlError,
+    ControlRejectedError,
+    ControlTimeoutError,
     DeadlineExceededError,
     DuplicateRequestIdError,
     EngineStoppedError,
@@ -23,8 +27,11 @@ from podium.errors import (
     Scope,
     StageFailedError,
     StageUnavailableError,
+    StaleVersionError,
     StartError,
     StopUnconfirmedError,
+    SupersededError,
+    UnsupportedError,
     WaitTimeoutError,
 )
 
@@ -43,6 +50,13 @@ TABLE = [
     (ErrorKind.WAIT_TIMEOUT, 504, WaitTimeoutError, True, 124),
     (ErrorKind.DEADLINE_EXCEEDED, 504, DeadlineExceededError, False, 124),
     (ErrorKind.STOP_UNCONFIRMED, 504, StopUnconfirmedError, True, 124),
+    (ErrorKind.CONTROL_FAILED, 500, ControlError, True, 1),
+    (ErrorKind.CONTROL_TIMEOUT, 504, ControlTimeoutError, True, 124),
+    (ErrorKind.CONTROL_REJECTED, 409, ControlRejectedError, False, 2),
+    (ErrorKind.SUPERSEDED, 409, SupersededError, True, 1),
+    (ErrorKind.STALE_VERSION, 409, StaleVersionError, False, 2),
+    (ErrorKind.CLEANUP_PENDING, 503, CleanupPendingError, True, 69),
+    (ErrorKind.UNSUPPORTED, 501, UnsupportedError, False, 2),
 ]
 
 
@@ -84,11 +98,24 @@ def test_a_timeout_is_a_timeout_for_everybody() -> None:
     with pytest.raises(TimeoutError):
         raise record(ErrorKind.DEADLINE_EXCEEDED).to_exception()
     assert issubclass(StopUnconfirmedError, TimeoutError)
+    assert issubclass(ControlTimeoutError, TimeoutError)
 
 
 def test_an_unconfirmed_stop_lists_the_ids() -> None:
     error = StopUnconfirmedError(record(ErrorKind.STOP_UNCONFIRMED), ["a", "b"])
     assert error.unconfirmed == ("a", "b")
+
+
+@pytest.mark.rule("ORCH-INV-231")
+def test_an_error_of_control_has_the_answers_of_the_replicas() -> None:
+    controls = [traits.exception for traits in KINDS.values() if issubclass(traits.exception, ControlError)]
+    assert len(controls) == 7
+    for exception in controls:
+        error = exception(record(ErrorKind.CONTROL_FAILED), ["one", "other"])
+        assert error.results == ("one", "other")
+        assert exception(record()).results == ()
+    assert issubclass(StaleVersionError, ControlRejectedError)
+    assert str(UnsupportedError.because("stage 'a' cannot", stage="a")) == "stage 'a' cannot"
 
 
 def test_every_exception_is_in_the_tree() -> None:

@@ -142,14 +142,12 @@ def silent(replica: ReplicaKey, method: str) -> ErrorRecord:
 
 def lost(replica: ReplicaKey, method: str, error: ErrorRecord | None) -> ErrorRecord:
     """The error of a replica that was gone before it answered; `error` says why, None when it was drained."""
-    why = "was drained" if error is None else "was lost"
-    return ErrorRecord(
-        kind=ErrorKind.REPLICA_LOST,
-        scope=Scope.REPLICA,
-        stage=replica.stage,
-        replica=replica.slot,
-        message=f"replica {replica.slot} of stage '{replica.stage}' {why} before it answered '{method}'",
-    )
+    stage, slot = replica.stage, replica.slot
+    if error is None:
+        message = f"replica {slot} of stage '{stage}' was drained before it answered '{method}'"
+    else:
+        message = f"replica {slot} of stage '{stage}' was lost before it answered '{method}'"
+    return ErrorRecord(kind=ErrorKind.REPLICA_LOST, scope=Scope.REPLICA, stage=stage, replica=slot, message=message)
 
 
 def nobody_to_call(stage: str) -> ErrorRecord:
