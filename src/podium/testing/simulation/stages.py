@@ -165,13 +165,15 @@ class SimulatedBackend(FakeBackend):
         batch, self._held = self._held[:count], self._held[count:]
         return batch
 
-    def finish(self, job: JobKey, reason: FinishReason = FinishReason.STOP, *payloads: Payload) -> None:
+    def finish(
+        self, job: JobKey, reason: FinishReason = FinishReason.STOP, *payloads: Payload, label: str | None = None
+    ) -> None:
         """Finish a job, of its own or because of a pause."""
         if job in self._runs and not (self._jobs[job].has_ended or self._jobs[job].is_stopping):
             self._runs[job].truth.finish = reason
             self._runs[job].truth.over_at = asyncio.get_running_loop().time()
             self._truth.see(f"finish {reason}", job)
-        super().finish(job, reason, *payloads)
+        super().finish(job, reason, *payloads, label=label)
 
     async def call(self, method: str, arguments: Mapping[str, Payload]) -> Payload:
         """Fail, or hang, before or after it did what it is for. Jobs that stood still go on with the end of a pause.
