@@ -11,6 +11,7 @@ from podium.core.events import JobOutput, RequestSubmitted
 from podium.core.graph import Balance, Graph
 from podium.core.identity import JobKey, ReplicaKey
 from podium.core.lifecycle import GateState, ReplicaState
+from podium.core.operations import PauseMode
 from podium.core.records import Request, Wait
 from podium.core.state import CoreState
 from podium.core.statistics import Counters, ReplicaStatistics, StageStatistics
@@ -149,3 +150,12 @@ def test_what_is_drawn_goes_on_after_a_restoration() -> None:
     assert state.snapshot().balances != other.snapshot().balances
     other.restore(state.snapshot())
     assert state.snapshot().balances == other.snapshot().balances
+
+
+def test_a_job_waits_in_vain_for_a_stage_that_stands_still(state: CoreState) -> None:
+    first, second = add_request(state).jobs
+    state.pools["b"].barrier.close(PauseMode.KEEP, 0.0)
+    assert state.standing_still(first) is None
+    assert state.standing_still(second) is state.pools["b"]
+    first.wait = Wait.BUNDLE
+    assert state.standing_still(first) is state.pools["b"]

@@ -62,7 +62,6 @@ from podium.core.lifecycle import GateAction, GateState, JobState, JobTrigger, R
 from podium.core.plan import Plan
 from podium.core.records import Job, Request, Wait
 from podium.core.snapshot import Snapshot
-from podium.core.stage_pool import StagePool
 from podium.core.state import CoreState
 from podium.core.statistics import Statistics
 from podium.errors import ErrorKind, ErrorRecord, InternalError, InvalidRequestError, Scope
@@ -451,7 +450,7 @@ class Orchestrator:
         if wait is Wait.QUEUE and state.pool_of(job).is_between_lives:
             state.wait(job, wait, job.wait_limit_s())  # whoever replaces the replica says when that is over
             return
-        pool = self._standing_still(job)
+        pool = state.standing_still(job)
         if pool is None:
             fail_request(state, job.request, timed_out(job))
             return
@@ -460,15 +459,6 @@ class Orchestrator:
             state.wait(job, wait, min(left_s, job.wait_limit_s()))
         else:
             fail_request(state, job.request, self._hold_timeout(f"the resume of stage '{pool.stage.name}'"))
-
-    def _standing_still(self, job: Job) -> StagePool | None:
-        """The stage that a job waits for in vain, if there is one: its own, or one where its sample has to run."""
-        jobs = [job] if job.wait is not Wait.BUNDLE else [one for one in job.sample.jobs if one.is_of_use]
-        for one in jobs:
-            pool = self._state.pool_of(one)
-            if pool.barrier.is_frozen and not pool.barrier.is_open:
-                return pool
-        return None
 
     def _request_timeout(self, request: Request) -> ErrorRecord:
         if request.deadline is not None and request.deadline <= self._state.now:

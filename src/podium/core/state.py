@@ -104,6 +104,15 @@ class CoreState:
         job.wait = _NOTHING
         self.deadlines.clear(job)
 
+    def standing_still(self, job: Job) -> StagePool | None:
+        """The stage that a job waits for in vain, if there is one: its own, or one where its sample has to run."""
+        jobs = [job] if job.wait is not Wait.BUNDLE else [one for one in job.sample.jobs if one.is_of_use]
+        for one in jobs:
+            pool = self.pool_of(one)
+            if pool.barrier.is_frozen and not pool.barrier.is_open:
+                return pool
+        return None
+
     def remember(self, request_id: str) -> None:
         """Keep the id of an ended request for a while, so that a late abort gets a precise answer."""
         self.remembered.pop(request_id, None)
