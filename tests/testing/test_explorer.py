@@ -190,7 +190,6 @@ FAULTS: dict[str, Callable[[list[Effect]], list[Effect]]] = {
     "outputs after the end": ends_before_the_last_output,
     "payloads kept": without(ReleasePayloads),
     "payloads released twice": twice(ReleasePayloads),
-    "replicas never called": without(CallReplica),
     "control calls unanswered": without(ReplyControl),
     "control calls answered twice": twice(ReplyControl),
     "no limits": lambda effects: effects,

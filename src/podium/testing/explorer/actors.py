@@ -53,7 +53,7 @@ _FINISHES = {reason: Finish(reason) for reason in FinishReason}
 
 
 def _chunk(key: JobKey, number: int, delivery: int = 0) -> Chunk:
-    return Chunk(f"{key.request}/{key.stage}", key.attempt, number, delivery)
+    return Chunk(f"{key.request}/{key.stage}/{key.sibling}", key.attempt, number, delivery)
 
 
 def _output(job: JobModel, first: int, count: int, reason: FinishReason | None = None) -> StageProduced:
@@ -116,10 +116,11 @@ class Works:
     def _has_all_input(self, state: State, job: JobModel) -> bool:
         if job.is_detached:
             return True
-        sources = state.model.stages[self.stage].sources
-        if not sources:
+        stage = state.model.stages[self.stage]
+        if not stage.sources:
             return not job.ticket.is_input_open
-        return all((source.stage, MAIN) in job.ended for source in sources)
+        roles = (MAIN, *job.ticket.roles) if stage.joins else (MAIN,)
+        return all((source.stage, role) in job.ended for source in stage.sources for role in roles)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +236,10 @@ class ReplicasRejoin:
 
 @dataclass(frozen=True, kw_only=True)
 class Submits:
-    """A caller submits one request, once. `ticket` is the world's own number for it; `deadline_s` counts from then."""
+    """A caller submits one request, once. `ticket` is the world's own number for it; `deadline_s` counts from then.
+
+    It may want several samples, and have companions of some roles, for a stage that joins them.
+    """
 
     ticket: int
     request_id: str
@@ -243,6 +247,9 @@ class Submits:
     priority: int = 0
     deadline_s: float | None = None
     input_open: bool = False
+    samples: int = 1
+    companions: tuple[str, ...] = ()
+    group: str | None = None
     times: int | None = 1
 
     def options(self, state: State, _used: int) -> Iterator[Event]:
@@ -255,6 +262,9 @@ class Submits:
             priority=self.priority,
             deadline=None if self.deadline_s is None else state.now + self.deadline_s,
             input_open=self.input_open,
+            samples=self.samples,
+            companions={role: Chunk(f"{role} {self.ticket}", 0, 0) for role in self.companions},
+            group=self.group,
         )
 
 
@@ -276,9 +286,14 @@ class Appends:
 
 @dataclass(frozen=True, kw_only=True)
 class Aborts:
-    """A caller aborts requests by their ids, at any time. `call` is the number of its first abort."""
+    """A caller aborts requests, or samples of them, by ids or groups, at any time; with None for ids, all of them.
 
-    request_ids: tuple[str, ...]
+    `call` is the number of its first abort.
+    """
+
+    request_ids: tuple[str, ...] | None
+    samples: tuple[int, ...] = ()
+    groups: tuple[str, ...] = ()
     call: int = 1
     level: AckLevel = AckLevel.STOPPED
     timeout_s: float = 100.0
@@ -286,7 +301,8 @@ class Aborts:
 
     def options(self, state: State, used: int) -> Iterator[Event]:
         """The abort."""
-        yield AbortRequested(self.call + used, self.request_ids, self.level, state.now + self.timeout_s)
+        due = state.now + self.timeout_s
+        yield AbortRequested(self.call + used, self.request_ids, self.level, due, self.samples, self.groups)
 
 
 @dataclass(frozen=True, kw_only=True)

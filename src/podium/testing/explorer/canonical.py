@@ -99,6 +99,8 @@ IGNORED: Mapping[type, Mapping[str, str]] = {
     ControlModel: {"pending": _APART},
     TicketModel: {
         "event": _APART,
+        "joined": "follows from the outputs that the ticket asks for",
+        "roles": "follows from the ticket",
         "finals": "follows from the outputs that the ticket asks for",
         "needed": "follows from the outputs that the ticket asks for",
     },

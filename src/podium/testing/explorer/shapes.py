@@ -47,6 +47,7 @@ def stage(
     on_empty: EmptyPolicy = EmptyPolicy.COMPLETE,
     prewarm: bool = False,
     rerun: bool = False,
+    joins: bool = False,
 ) -> Stage:
     """A stage of an explored world; with `output` it is final."""
     return Stage(
@@ -59,6 +60,7 @@ def stage(
         on_empty=on_empty,
         prewarm=prewarm,
         rerun=rerun,
+        joins=joins,
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from podium.testing.explorer.control_worlds import CONTROL
 from podium.testing.explorer.outside import World
 from podium.testing.explorer.plain_worlds import PLAIN
+from podium.testing.explorer.sibling_worlds import SIBLINGS
 from podium.testing.explorer.trouble_worlds import TROUBLE
 
-WORLDS: tuple[World, ...] = tuple(make(0) for make in (*PLAIN, *TROUBLE, *CONTROL))
-DEEP_WORLDS: tuple[World, ...] = tuple(make(1) for make in (*PLAIN, *TROUBLE, *CONTROL))
+WORLDS: tuple[World, ...] = tuple(make(0) for make in (*PLAIN, *TROUBLE, *SIBLINGS, *CONTROL))
+DEEP_WORLDS: tuple[World, ...] = tuple(make(1) for make in (*PLAIN, *TROUBLE, *SIBLINGS, *CONTROL))
