@@ -850,6 +850,7 @@ def test_an_aborted_sample_gets_no_more_of_the_prompt() -> None:
     world.submit(samples=2, input_open=True)
     world.abort("r", samples=(1,))
     assert lines(world.append("x", last=True)) == ["feed r/a/0 prompt@0=x", "end input r/a/0 prompt stop"]
+
     @pytest.mark.rule("ORCH-INV-114")
     def test_a_sample_that_is_being_stopped_gets_no_more_input(self) -> None:
         world = World(make_stage("a", output="out", limits=Limits(max_buffered_chunks=2)))

@@ -13,7 +13,6 @@ from podium import compiled
 from podium.core import ending, forwarding
 from podium.core.admission import EngineLimits
 from podium.core.effects import (
-    CallReplica,
     Effect,
     EmitOutput,
     EndInput,
