@@ -654,6 +654,43 @@ class TestSiblings:
         assert lines(world.abort("r", samples=(0,))) == ["emit a@0= abort", "emit b@1= abort", "reply 1: r aborted"]
         assert lines(world.gate(GateAction.OPEN)) == ["start r/a/1 on a[0]@0"]
 
+    @pytest.mark.rule("ORCH-INV-114")
+    def test_a_sample_that_is_being_stopped_gets_no_more_input(self) -> None:
+        world = World(make_stage("a", output="out", limits=Limits(max_buffered_chunks=2)))
+        world.submit(input_open=True, samples=2)
+        world.abort("r", samples=(0,))
+        assert lines(world.append(1, 2, 3)) == ["feed r/a/1 prompt@0=1,2,3"]
+        assert lines(world.append(last=True)) == ["end input r/a/1 prompt stop"]
+
+    def test_what_still_works_for_a_sample_that_has_ended_gets_no_more_input(self) -> None:
+        world = World(
+            make_stage("a", limits=Limits(max_buffered_chunks=2)), make_stage("b", streaming("a"), output="out")
+        )
+        world.submit(input_open=True, samples=2)
+        world.produce("a", "x", sibling="0")
+        world.finish("b", "y", sibling="0")
+        assert lines(world.append(1, 2, 3, last=True)) == [
+            "feed r/a/1 prompt@0=1,2,3",
+            "end input r/a/1 prompt stop",
+        ]
+
+    @pytest.mark.rule("ORCH-INV-115")
+    def test_a_companion_that_is_not_joined_any_more_gets_nothing(self) -> None:
+        world = World(
+            make_stage("a"),
+            make_stage("t", streaming("a"), limits=Limits(max_buffered_chunks=2)),
+            make_stage("b", complete("t"), output="image", joins=True),
+            make_stage("c", complete("a"), output="video", joins=True),
+        )
+        world.submit(companions={"negative": "no"})
+        world.finish("a", "x", sibling="main")
+        world.produce("a", "n", sibling="main.negative")
+        assert lines(world.finish("t", sibling="main")) == ["emit b@0= stop", "stop r/t/main.negative"]
+        assert world.produce("a", 1, 2, 3, sibling="main.negative") == []
+        assert lines(world.finish("a", sibling="main.negative")) == [
+            "start r/c on c[0]@0 a=x stop a.negative=n,1,2,3 stop"
+        ]
+
 
 @pytest.mark.rule("ORCH-INV-116")
 class TestConditions:
@@ -842,48 +879,3 @@ class TestConditionsAndCompanions:
         world.finish("a", "z", sibling="main")
         effects = lines(world.finish("a", "w", sibling="main.negative"))
         assert effects == ["start r/d on d[0]@0 a=z stop b= stop a.negative=w stop b.negative= stop"]
-
-
-@pytest.mark.rule("ORCH-INV-114")
-def test_an_aborted_sample_gets_no_more_of_the_prompt() -> None:
-    world = World(make_stage("a", output="out"))
-    world.submit(samples=2, input_open=True)
-    world.abort("r", samples=(1,))
-    assert lines(world.append("x", last=True)) == ["feed r/a/0 prompt@0=x", "end input r/a/0 prompt stop"]
-
-    @pytest.mark.rule("ORCH-INV-114")
-    def test_a_sample_that_is_being_stopped_gets_no_more_input(self) -> None:
-        world = World(make_stage("a", output="out", limits=Limits(max_buffered_chunks=2)))
-        world.submit(input_open=True, samples=2)
-        world.abort("r", samples=(0,))
-        assert lines(world.append(1, 2, 3)) == ["feed r/a/1 prompt@0=1,2,3"]
-        assert lines(world.append(last=True)) == ["end input r/a/1 prompt stop"]
-
-    def test_what_still_works_for_a_sample_that_has_ended_gets_no_more_input(self) -> None:
-        world = World(
-            make_stage("a", limits=Limits(max_buffered_chunks=2)), make_stage("b", streaming("a"), output="out")
-        )
-        world.submit(input_open=True, samples=2)
-        world.produce("a", "x", sibling="0")
-        world.finish("b", "y", sibling="0")
-        assert lines(world.append(1, 2, 3, last=True)) == [
-            "feed r/a/1 prompt@0=1,2,3",
-            "end input r/a/1 prompt stop",
-        ]
-
-    @pytest.mark.rule("ORCH-INV-115")
-    def test_a_companion_that_is_not_joined_any_more_gets_nothing(self) -> None:
-        world = World(
-            make_stage("a"),
-            make_stage("t", streaming("a"), limits=Limits(max_buffered_chunks=2)),
-            make_stage("b", complete("t"), output="image", joins=True),
-            make_stage("c", complete("a"), output="video", joins=True),
-        )
-        world.submit(companions={"negative": "no"})
-        world.finish("a", "x", sibling="main")
-        world.produce("a", "n", sibling="main.negative")
-        assert lines(world.finish("t", sibling="main")) == ["emit b@0= stop", "stop r/t/main.negative"]
-        assert world.produce("a", 1, 2, 3, sibling="main.negative") == []
-        assert lines(world.finish("a", sibling="main.negative")) == [
-            "start r/c on c[0]@0 a=x stop a.negative=n,1,2,3 stop"
-        ]
