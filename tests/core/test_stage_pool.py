@@ -413,3 +413,23 @@ class TestBalance:
         assert world.at("a", "late", "main").replica == world.at("a", "r0", "main").replica
         world.finish("a", "x", request_id="first", sibling="main")
         assert world.at("a", "first", "main.negative").replica.slot == taken
+
+
+@pytest.mark.rule("ORCH-INV-306")
+def test_work_waits_for_a_replica_that_is_being_replaced() -> None:
+    pool = make_pool()
+    successor = ReplicaKey("a", 0, 1)
+    pool.drain(pool.replicas[0], successor)
+    assert (pool.is_available, pool.is_between_lives) == (True, True)
+    pool.remove(pool.replicas[0], ReplicaTrigger.LEAVE)
+    assert pool.is_between_lives
+    assert pool.try_join(successor) is not None
+    assert (pool.is_available, pool.is_between_lives, pool.returning) == (True, False, {})
+
+
+def test_a_restored_replica_has_the_loads_that_were_reported_and_its_slot_is_taken_once() -> None:
+    pool = StagePool(STAGE)
+    snapshot = ReplicaSnapshot(ReplicaKey("a", 0, 0), loads={0: 2, 1: 3})
+    pool.restore_replica(snapshot)
+    pool.restore_replica(snapshot)
+    assert pool.replicas[0].reported == 5

@@ -10,7 +10,7 @@ from podium.core.effects import ReleasePayloads
 from podium.core.events import JobOutput, RequestSubmitted
 from podium.core.graph import Balance, Graph
 from podium.core.identity import JobKey, ReplicaKey
-from podium.core.lifecycle import GateState, ReplicaState
+from podium.core.lifecycle import GateState, ReplicaState, ReplicaTrigger
 from podium.core.operations import PauseMode
 from podium.core.records import Request, Wait
 from podium.core.state import CoreState
@@ -159,3 +159,14 @@ def test_a_job_waits_in_vain_for_a_stage_that_stands_still(state: CoreState) -> 
     assert state.standing_still(second) is state.pools["b"]
     first.wait = Wait.BUNDLE
     assert state.standing_still(first) is state.pools["b"]
+
+
+@pytest.mark.rule("ORCH-INV-306")
+def test_what_is_to_come_back_is_awaited_after_a_restoration(state: CoreState) -> None:
+    pool, successor = state.pools["a"], ReplicaKey("a", 0, 1)
+    replica = pool.replicas[0]
+    pool.drain(replica, successor)
+    pool.remove(replica, ReplicaTrigger.LEAVE)
+    other = CoreState(Graph(voice()), EngineLimits())
+    other.restore(state.snapshot())
+    assert other.pools["a"].returning == {0: successor}
