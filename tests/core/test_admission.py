@@ -61,3 +61,10 @@ def test_it_can_stand_as_another_one_stood() -> None:
     assert not gate.is_open
     gate.restore({"b": GateState.OPEN})
     assert gate.is_open
+
+
+def test_it_is_shut_once_it_was_closed() -> None:
+    gate = Gate(["a", "b"])
+    assert not gate.is_shut
+    gate.act(GateAction.CLOSE)
+    assert gate.is_shut

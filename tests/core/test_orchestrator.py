@@ -27,6 +27,7 @@ from podium.core.events import (
 from podium.core.graph import EdgeMode, Graph, Limits
 from podium.core.identity import ReplicaKey
 from podium.core.lifecycle import GateAction
+from podium.core.operations import CallMethod, Resume
 from podium.core.orchestrator import Orchestrator
 from podium.errors import ErrorKind, ErrorRecord, InternalError, Scope
 from tests.support.core_world import (
@@ -248,6 +249,31 @@ class TestGate:
         assert lines(world.abort("r")) == ["emit a@0= abort last", "end r aborted", "reply 1: r aborted"]
         assert lines(world.cancel("s")) == ["end s aborted"]
         assert world.core.statistics().is_idle
+
+
+class TestControl:
+    @pytest.mark.rule("ORCH-INV-204")
+    def test_a_call_has_a_limit(self) -> None:
+        world = single()
+        world.control(CallMethod("reset"), timeout_s=1.0)
+        assert lines(world.wait(1.0)) == ["answer 1 control_timeout: a[0] control_timeout"]
+
+    def test_what_opens_because_a_replica_is_gone_serves_what_was_held(self) -> None:
+        world = single(replicas=2)
+        world.gate(GateAction.HOLD)
+        world.submit()
+        world.control(Resume())
+        world.answer(world.calls()[0])
+        assert lines(world.lose("a", 1))[-1] == "start r/a on a[0]@0"
+
+    @pytest.mark.rule("ORCH-INV-204")
+    def test_a_wait_that_begins_while_the_stage_stands_still_is_no_fault_of_its_job(self) -> None:
+        world = single(limits=EngineLimits(hold_timeout_s=200.0))
+        world.submit()
+        world.gate(GateAction.HOLD)
+        world.start("a")
+        assert world.wait(150.0) == []
+        assert "end r failed wait_timeout" in lines(world.wait(50.0))
 
 
 class TestAborts:

@@ -6,7 +6,7 @@ import pytest
 
 from podium.core.effects import SourceInput, StageTimings
 from podium.core.events import Finish, FinishReason, JobOutput, RequestSubmitted
-from podium.core.graph import Graph, Stage
+from podium.core.graph import Graph, Limits, Stage
 from podium.core.identity import MAIN, PROMPT, JobKey, ReplicaKey
 from podium.core.lifecycle import JobTrigger, RequestTrigger
 from podium.core.plan import Planner
@@ -285,3 +285,33 @@ class TestSiblings:
         sample = request.samples[0]
         request.forget()
         assert (request.jobs, request.samples, sample.jobs) == ((), (), ())
+
+
+@pytest.mark.rule("ORCH-INV-204")
+@pytest.mark.parametrize(
+    ("wait", "limit_s"),
+    [
+        (Wait.NOTHING, 0.0),
+        (Wait.QUEUE, 1.0),
+        (Wait.DISPATCH, 2.0),
+        (Wait.FIRST_OUTPUT, 3.0),
+        (Wait.CHUNK, 4.0),
+        (Wait.INPUT, 4.0),
+        (Wait.BUNDLE, 5.0),
+        (Wait.STOP, 6.0),
+        (Wait.STUCK, 7.0),
+    ],
+)
+def test_each_wait_has_its_limit(wait: Wait, limit_s: float) -> None:
+    limits = Limits(
+        queue_timeout_s=1.0,
+        dispatch_timeout_s=2.0,
+        first_output_timeout_s=3.0,
+        chunk_timeout_s=4.0,
+        bundle_timeout_s=5.0,
+        stop_timeout_s=6.0,
+        stuck_timeout_s=7.0,
+    )
+    (job,) = make_request(make_stage("a", output="out", limits=limits)).jobs
+    job.wait = wait
+    assert job.wait_limit_s() == limit_s

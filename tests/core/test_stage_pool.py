@@ -433,3 +433,25 @@ def test_a_restored_replica_has_the_loads_that_were_reported_and_its_slot_is_tak
     pool.restore_replica(snapshot)
     pool.restore_replica(snapshot)
     assert pool.replicas[0].reported == 5
+
+
+@pytest.mark.rule("ORCH-INV-238")
+def test_a_replica_with_other_weights_than_its_stage_takes_no_work() -> None:
+    pool = make_pool(2)
+    pool.fence.begin(4)
+    pool.fence.commit()
+    pool.note_version()
+    assert [replica.weights_version for replica in pool.replicas.values()] == [4, 4]
+    assert pool.is_available
+    late = join(pool, 2)
+    assert not late.takes_work
+    assert [key.slot for key in pool.present()] == [0, 1, 2]
+
+
+def test_another_pool_can_have_the_same_weights() -> None:
+    pool, other = make_pool(1), make_pool(0)
+    pool.fence.begin(4)
+    pool.fence.commit()
+    pool.note_version()
+    other.restore_fence(pool.fence.snapshot())
+    assert other.weights_version == 4

@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from podium.core.admission import EngineLimits
+from podium.core.control import ControlCall, Step
 from podium.core.effects import ReleasePayloads
-from podium.core.events import JobOutput, RequestSubmitted
+from podium.core.events import ControlRequested, JobOutput, RequestSubmitted
 from podium.core.graph import Balance, Graph
 from podium.core.identity import JobKey, ReplicaKey
 from podium.core.lifecycle import GateState, ReplicaState, ReplicaTrigger
-from podium.core.operations import PauseMode
+from podium.core.operations import CallMethod, PauseMode
 from podium.core.records import Request, Wait
 from podium.core.state import CoreState
 from podium.core.statistics import Counters, ReplicaStatistics, StageStatistics
@@ -170,3 +171,17 @@ def test_what_is_to_come_back_is_awaited_after_a_restoration(state: CoreState) -
     other = CoreState(Graph(voice()), EngineLimits())
     other.restore(state.snapshot())
     assert other.pools["a"].returning == {0: successor}
+
+
+def test_calls_have_numbers_of_their_own(state: CoreState) -> None:
+    assert [state.next_call(), state.next_call()] == [1, 2]
+
+
+def test_who_is_gone_is_noted_for_those_who_wait_for_an_answer(state: CoreState) -> None:
+    key = ReplicaKey("a", 0, 0)
+    state.note_gone(key, None)
+    assert state.gone == []
+    event = ControlRequested(1, CallMethod("reset"), ("a",), 9.0)
+    state.control_calls[1] = ControlCall(event, (Step.CALL,))
+    state.note_gone(key, None)
+    assert state.gone == [(key, None)]
