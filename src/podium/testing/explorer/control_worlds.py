@@ -52,7 +52,7 @@ def _pause(more: int) -> World:
             Stops(),
             TimePasses(times=2),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(14_000, 300_000)[more],
     )
 
 
@@ -118,7 +118,7 @@ def _control_and_loss(more: int) -> World:
             ReplicasRejoin(stage="a"),
             Stops(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(10_000, 300_000)[more],
     )
 
 
@@ -139,6 +139,7 @@ def _weights(more: int) -> World:
             Controls(operation=Resume(), stages=("a",), call=50),
             AnswersCalls(),
             AnswersCalls(fails=True, times=1),
+            LosesReplicas(stage="a"),
             Stops(),
         ),
         bound=(100_000, 300_000)[more],

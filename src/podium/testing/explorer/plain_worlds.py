@@ -36,7 +36,7 @@ def _stream(more: int) -> World:
             Stops(),
             FailsToStop(stage="a"),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(9_000, 300_000)[more],
     )
 
 
@@ -55,7 +55,7 @@ def _chain(more: int) -> World:
             GoesAway(ticket=2, request_id="r2"),
             Stops(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(6_000, 300_000)[more],
     )
 
 
@@ -77,7 +77,7 @@ def _voice(more: int) -> World:
             Aborts(request_ids=("r1", "r2")),
             Stops(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(12_000, 300_000)[more],
     )
 
 
@@ -97,7 +97,7 @@ def _join(more: int) -> World:
             Aborts(request_ids=("r1",)),
             Stops(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(5_000, 300_000)[more],
     )
 
 
@@ -116,7 +116,7 @@ def _fan_out(more: int) -> World:
             Stops(),
             FailsToStop(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(8_000, 300_000)[more],
     )
 
 
@@ -138,7 +138,7 @@ def _empty(more: int) -> World:
             Aborts(request_ids=("r1",)),
             Stops(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(11_000, 300_000)[more],
     )
 
 
@@ -156,7 +156,7 @@ def _open_input(more: int) -> World:
             GoesAway(ticket=1, request_id="r1"),
             Stops(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(8_000, 300_000)[more],
     )
 
 

@@ -56,7 +56,7 @@ def _companions(more: int) -> World:
         replicas=2,
         actors=(
             Submits(ticket=1, request_id="r1", companions=("negative",)),
-            Works(stage="a", chunks=1 + more, tells_start=True, finishes_empty=True),
+            Works(stage="a", chunks=2 + more, tells_start=True, finishes_empty=True),
             Works(stage="b", chunks=1),
             Fails(stage="a"),
             LosesReplicas(stage="a"),
@@ -75,7 +75,7 @@ def _bundles(more: int) -> World:
         stages=(stage("a", limits=ONE_AT_A_TIME), stage("b", complete("a"), output="out", joins=True)),
         actors=(
             Submits(ticket=1, request_id="r1", samples=2, companions=("negative",)),
-            Works(stage="a", chunks=1 + more),
+            Works(stage="a", chunks=2 + more),
             Works(stage="b", chunks=1),
             Aborts(request_ids=("r1",), samples=(1,)),
             Aborts(request_ids=("r1",), call=10),

@@ -81,7 +81,7 @@ def _credits(more: int) -> World:
             Stops(),
             FailsToStop(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(12_000, 300_000)[more],
     )
 
 
@@ -118,7 +118,7 @@ def _failing_stops(more: int) -> World:
             Fails(stage="b"),
             TimePasses(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(9_000, 300_000)[more],
     )
 
 
@@ -136,7 +136,7 @@ def _deadlines(more: int) -> World:
             TimePasses(),
             TimePasses(seconds=1.0, times=3 + more),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(12_000, 300_000)[more],
     )
 
 
@@ -156,7 +156,7 @@ def _late(more: int) -> World:
             Aborts(request_ids=("r1",)),
             Stops(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(4_000, 300_000)[more],
     )
 
 
@@ -180,7 +180,7 @@ def _shutdown(more: int) -> World:
             Stops(),
             LosesReplicas(stage="b"),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(6_000, 300_000)[more],
     )
 
 
