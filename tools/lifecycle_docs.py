@@ -9,11 +9,17 @@ from pathlib import Path
 
 from podium.core.lifecycle import (
     AT_REPLICA,
+    BARRIER,
+    FENCE,
     FORWARDING,
     GATE,
     JOBS,
+    QUIET,
     REPLICAS,
     REQUESTS,
+    SLEEPY,
+    BarrierState,
+    FenceState,
     Forwarding,
     GateState,
     JobState,
@@ -28,9 +34,9 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "lifecycle.md"
 
 INTRODUCTION = """# States
 
-Four things have a state: a request, each of its jobs, a replica, and the admission gate of each stage. State moves
-through the tables of `src/podium/core/lifecycle.py` and nowhere else; a pair that is not in a table is a bug and raises
-`InternalError`. This page is made of those tables by `python -m tools.lifecycle_docs`.
+Six things have a state: a request, each of its jobs, a replica, and for each stage its admission gate, its barrier and
+its weights. State moves through the tables of `src/podium/core/lifecycle.py` and nowhere else; a pair that is not in a
+table is a bug and raises `InternalError`. This page is made of those tables by `python -m tools.lifecycle_docs`.
 """
 
 FORWARDED = {
@@ -66,9 +72,14 @@ def section(title: str, text: str, table: Table[State, Trigger], first: State) -
     return f"## {title}\n\n{text}\n\n{diagram(table, first)}\n\n{moves(table)}\n"
 
 
+def _listed(states: frozenset[State]) -> str:
+    kind = type(next(iter(states)))
+    return ", ".join(f"`{state}`" for state in kind if state in states)
+
+
 def render() -> str:
     """The page."""
-    held = ", ".join(f"`{state}`" for state in JobState if state in AT_REPLICA)
+    held = _listed(AT_REPLICA)
     meanings = "\n".join(f"| `{reason}` | {FORWARDED[meaning]} |" for reason, meaning in FORWARDING.items())
     return "\n".join(
         [
@@ -101,6 +112,22 @@ def render() -> str:
                 "for good.",
                 GATE,
                 GateState.OPEN,
+            ),
+            section(
+                "The barrier of a stage",
+                "Whether a stage works, is paused, or sleeps: see [control of the engine](controlling.md). A caller's\n"
+                "wish leads into `closing`, `falling_asleep`, `waking` or `opening`. Out of these leads only what\n"
+                "every live replica has confirmed, or another wish. No step runs or will start in\n"
+                f"{_listed(QUIET)}; memory may be missing in\n{_listed(SLEEPY)}.",
+                BARRIER,
+                BarrierState.OPEN,
+            ),
+            section(
+                "The weights of a stage",
+                "While they are not `settled` the stage cannot be resumed, and jobs that stand still in it are not\n"
+                "let go. `broken` means that an update failed somewhere: nobody knows what the weights are.",
+                FENCE,
+                FenceState.SETTLED,
             ),
         ]
     )
