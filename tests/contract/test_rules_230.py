@@ -187,6 +187,27 @@ def test_the_number_of_a_call_is_used_once() -> None:
     assert len(numbers) == 5 * 3 * 4
 
 
+@pytest.mark.rule("ORCH-INV-230", "ORCH-INV-213")
+@pytest.mark.parametrize("way", ["answered", "silent", "overtaken", "lost"])
+def test_nothing_is_left_of_a_call_however_it_ends(way: str) -> None:
+    world = World(*voice(), replicas=2)
+    for number in range(10):
+        world.control(Pause(PauseMode.KEEP), timeout_s=1.0)
+        if way == "overtaken":
+            world.control(Resume(), timeout_s=1.0)
+        elif way == "lost":
+            for stage, slot in itertools.product("ab", (0, 1)):
+                world.lose(stage, slot, number)
+                world.join(stage, slot, number + 1)
+        if way == "silent":
+            world.wait(1.0)
+        else:
+            world.answer_all()
+        carry_out(world, Resume())
+    assert world.core.statistics().is_idle
+    assert world.core._state.replica_calls == {}
+
+
 # 231
 
 
@@ -312,6 +333,20 @@ async def test_keep_freezes_running_work_which_goes_on_after_the_resume() -> Non
         await backend.finish_all(Text("after"))
         await streams.tasks["r"]
         assert streams.items["r"] == ["before ", "after"]
+
+
+@pytest.mark.rule("ORCH-INV-232")
+def test_keep_lets_nothing_start_and_the_resume_starts_what_was_queued() -> None:
+    world = World(make_stage("a", output="out", limits=Limits(max_inflight=1)))
+    world.submit("running")
+    world.submit("queued")
+    world.control(Pause(PauseMode.KEEP))
+    assert lines(world.finish("a", "x", request_id="running"))[-1] == "end running completed", "and nothing starts"
+    world.answer_all()
+    world.join("a", 1)
+    assert world.core.statistics().stages["a"].queued == 1
+    world.control(Resume())
+    assert "start queued/a on a[0]@0" in lines(world.answer_all())
 
 
 @pytest.mark.rule("ORCH-INV-232", "ORCH-INV-103")
@@ -684,6 +719,24 @@ def test_frozen_work_is_not_let_go_while_nobody_knows_its_weights(state: FenceSt
     world.stopped("a")
     world.answer_all()
     assert last_answer(world).error is None
+
+
+@pytest.mark.rule("ORCH-INV-238")
+def test_an_update_is_complete_when_the_last_replica_has_it() -> None:
+    """One that came up in the middle, too; and one that comes after the commit gets no work before it was updated."""
+    world = World(make_stage("a", output="out"))
+    carry_out(world, Pause(PauseMode.WAIT), BeginUpdate(1), UpdateWeights())
+    world.join("a", 1)
+    world.control(CommitUpdate())
+    error = last_answer(world).error
+    assert error is not None
+    assert error.message == "the update of stage 'a' is not complete: replica 1 has not confirmed it"
+    carry_out(world, UpdateWeights(), CommitUpdate())
+    world.join("a", 2)
+    carry_out(world, Resume())
+    for number in range(6):
+        world.submit(f"r{number}")
+    assert {world.at("a", f"r{number}").replica.slot for number in range(6)} == {0, 1}
 
 
 @pytest.mark.rule("ORCH-INV-238")
