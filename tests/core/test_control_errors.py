@@ -252,3 +252,16 @@ def test_who_was_silent_is_named_and_who_is_gone_and_what_has_not_drained() -> N
     assert last_error(world).message == (
         "stage 'a' has not drained in time: replica 2 has 1 jobs, and requests that were admitted may still need it"
     )
+
+
+@pytest.mark.rule("ORCH-INV-204")
+def test_a_stage_between_two_lives_of_its_replica_has_not_drained() -> None:
+    world = single()
+    world.drain("a", succeeded=True)
+    world.submit()
+    world.control(Pause(PauseMode.WAIT), timeout_s=1.0)
+    world.wait(1.0)
+    assert last_error(world).message == (
+        "stage 'a' has not drained in time: it has no replica now, and requests that were admitted may still need it"
+    )
+    assert last_error(world).replica is None

@@ -6,7 +6,7 @@ import pytest
 
 from podium.core.admission import EngineLimits
 from podium.core.effects import AbortRecord, AbortStatus, CloseReplica, EndRequest, Outcome, ReplyAbort, StageTimings
-from podium.core.events import AckLevel, FinishReason, ShutdownRequested
+from podium.core.events import AckLevel, FinishReason, ShutdownRequested, StageFailed
 from podium.core.graph import EdgeMode, Limits
 from podium.core.identity import ReplicaKey
 from podium.core.lifecycle import GateAction
@@ -651,3 +651,41 @@ def test_the_loss_of_a_stage_fails_only_requests_that_need_it_for_certain() -> N
         "end queued failed stage_unavailable",
     ]
     assert lines(world.finish("r", "x", request_id="undecided", label="no"))[-1] == "end undecided completed"
+
+
+@pytest.mark.rule("ORCH-INV-215")
+class TestRunningAgain:
+    def test_a_failed_job_runs_again_once_with_its_saved_input(self) -> None:
+        world = World(make_stage("a"), make_stage("b", streaming("a"), output="out", rerun=True, limits=ONE))
+        world.submit()
+        world.produce("a", "x")
+        assert lines(world.fail("b")) == ["start r/b on b[0]@0 a=x open"]
+        assert lines(world.finish("a", "y")) == ["feed r/b a@1=y", "end input r/b a stop"]
+        assert world.core.statistics().counters.reruns == 1
+        assert lines(world.fail("b")) == ["end r failed stage_failed"]
+        assert world.core.is_idle
+
+    def test_not_when_something_of_it_was_shown(self) -> None:
+        world = single(rerun=True)
+        world.submit()
+        world.produce("a", "x")
+        assert lines(world.fail("a")) == ["end r failed stage_failed"]
+
+    def test_not_when_its_client_is_at_fault(self) -> None:
+        world = single(rerun=True)
+        world.submit()
+        start = world.at("a")
+        error = an_error("no", ErrorKind.INVALID_REQUEST)
+        assert lines(world.tell(StageFailed(start.replica, start.job, error))) == ["end r failed invalid_request"]
+
+    def test_a_draining_replica_leaves_and_another_one_goes_on(self) -> None:
+        world = single(rerun=True, replicas=2)
+        world.submit()
+        world.drain("a", 0)
+        assert lines(world.fail("a")) == ["close a[0]@0", "start r/a on a[1]@0"]
+
+    def test_with_no_replica_left_it_fails(self) -> None:
+        world = single(rerun=True)
+        world.submit()
+        world.drain("a", 0)
+        assert lines(world.fail("a")) == ["close a[0]@0", "end r failed stage_unavailable"]

@@ -24,7 +24,7 @@ from podium.core.operations import (
     UpdateWeights,
     WakeUp,
 )
-from podium.core.stage_pool import Replica, StagePool
+from podium.core.stage_pool import StagePool
 from podium.core.state import CoreState
 from podium.errors import ErrorKind, ErrorRecord, Scope
 
@@ -160,17 +160,20 @@ def nobody_to_call(stage: str) -> ErrorRecord:
     )
 
 
-def undrained(pool: StagePool, replica: Replica) -> ErrorRecord:
+def undrained(pool: StagePool, key: ReplicaKey) -> ErrorRecord:
     """The error of a stage whose work has not ended in time."""
-    stage, slot = pool.stage.name, replica.key.slot
+    stage, slot = pool.stage.name, key.slot
+    replica = pool.find(key)
+    jobs = 0 if replica is None else len(replica.jobs)
     return ErrorRecord(
         kind=ErrorKind.CONTROL_TIMEOUT,
         scope=Scope.REPLICA,
         stage=stage,
-        replica=slot,
+        replica=None if replica is None else slot,
         awaited="the end of its jobs",
-        message=f"stage '{stage}' has not drained in time: replica {slot} has {len(replica.jobs)} jobs, "
-        "and requests that were admitted may still need it",
+        message=f"stage '{stage}' has not drained in time: "
+        + (f"replica {slot} has {jobs} jobs" if replica is not None else "it has no replica now")
+        + ", and requests that were admitted may still need it",
     )
 
 

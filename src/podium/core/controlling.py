@@ -85,8 +85,8 @@ def expire_control(state: CoreState, call: ControlCall) -> None:
         _note(state, call, replica, _failed(replica, silent(replica, _method_of(call))))
     if call.step is Step.DRAIN:
         for pool in _undrained(state, call):
-            for busy in pool.replicas.values():
-                _note(state, call, busy.key, _failed(busy.key, undrained(pool, busy)))
+            for key in pool.present() or [ReplicaKey(pool.stage.name, -1, 0)]:
+                _note(state, call, key, _failed(key, undrained(pool, key)))
     _end_step(state, call)
 
 
@@ -475,4 +475,4 @@ def _conclude_weights(state: CoreState, call: ControlCall) -> None:
 
 
 def _failed(replica: ReplicaKey, error: ErrorRecord) -> ControlRecord:
-    return ControlRecord(replica.stage, replica.slot, ok=False, error=error)
+    return ControlRecord(replica.stage, None if replica.slot < 0 else replica.slot, ok=False, error=error)

@@ -27,7 +27,7 @@ from podium.core.lifecycle import JobState, JobTrigger, ReplicaState, ReplicaTri
 from podium.core.records import Job, Request, Sample, Wait
 from podium.core.stage_pool import Replica, StagePool
 from podium.core.state import CoreState
-from podium.errors import ErrorKind, ErrorRecord, Scope
+from podium.errors import Category, ErrorKind, ErrorRecord, Scope
 
 # Bound once: on Python 3.11 reading a member off its enum class costs as much as three calls.
 _DRAINING = ReplicaState.DRAINING
@@ -273,6 +273,23 @@ def lose_replica(state: CoreState, replica: Replica, error: ErrorRecord) -> None
         if job.state is JobState.FAILED:
             end_without(state, job, error)
     fail_stranded(state, pool)
+    state.serve(pool)
+
+
+def fail_job(state: CoreState, job: Job, error: ErrorRecord) -> None:
+    """A job failed at a replica that is otherwise well: it runs again, where it may, or its request fails."""
+    if error.category is not Category.SERVER or not _can_run_again(job):
+        leave_replica(state, job, JobTrigger.FAIL)
+        end_without(state, job, error)
+        return
+    pool, replica = state.pool_of(job), job.replica
+    assert replica is not None
+    assert job.key is not None
+    del replica.jobs[job.key]
+    _requeue(state, pool, job)
+    if replica.state is _DRAINING:
+        leave_when_empty(state, replica)
+        fail_stranded(state, pool)
     state.serve(pool)
 
 

@@ -18,8 +18,8 @@ from podium.core.deadlines import Timer
 from podium.core.effects import AbortRecord, AbortStatus, Effect, RefuseRequest
 from podium.core.ending import (
     cancel_request,
-    end_without,
     expire_abort_call,
+    fail_job,
     fail_request,
     fail_stranded,
     give_up_stop,
@@ -329,8 +329,7 @@ class Orchestrator:
             case StopFailed():
                 self._stop_failed(job, event.error)
             case StageFailed():
-                leave_replica(state, job, JobTrigger.FAIL)
-                end_without(state, job, event.error)
+                fail_job(state, job, event.error)
             case InputRejected():
                 if not job.is_detached and not job.sample.is_aborting:
                     fail_request(state, job.request, event.error)

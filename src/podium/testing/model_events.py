@@ -41,6 +41,7 @@ from podium.core.identity import MAIN, JobKey, Payload, ReplicaKey
 from podium.core.lifecycle import ReplicaState
 from podium.core.operations import Pause, PauseMode, Sleep
 from podium.core.statistics import Statistics
+from podium.errors import Category, ErrorRecord
 from podium.testing.model_control import ControlWatch
 from podium.testing.model_records import CallModel, JobModel, Spot, TicketModel
 from podium.testing.model_ways import WaysModel
@@ -141,7 +142,7 @@ class EventModel(WaysModel):
             case StageFailed():
                 job = self._job_at(event.replica, event.job)
                 if job is not None:
-                    self._leave_without_end(job)
+                    self._take_failure(job, event.error)
             case ReplicaJoined():
                 self._take_join(event.replica)
             case ReplicaDrained():
@@ -342,6 +343,15 @@ class EventModel(WaysModel):
         else:
             self._know(event.partial, job.ticket.event.ticket)
             job.partial = event.partial
+
+    def _take_failure(self, job: JobModel, error: ErrorRecord) -> None:
+        """A job that failed runs once more where its stage may, as long as nobody saw anything of it."""
+        may_repeat = self.stages[job.key.stage].rerun and not job.is_repeated and job.in_order == 0
+        is_wanted = not (job.is_detached or job.is_asked_to_stop or job.ticket.is_aborting)
+        if may_repeat and is_wanted and error.category is Category.SERVER:
+            job.is_over = job.is_lost = True
+        else:
+            self._leave_without_end(job)
 
     def _leave_without_end(self, job: JobModel) -> None:
         job.is_over = True
