@@ -60,7 +60,7 @@ simulate: install ## SEEDS (20000) worlds of the simulation on all cores; what i
 	@$(BIN)/podium simulate --seeds $(SEEDS) --journals simulate-output
 
 mutate: install ## Faults planted in the core, one at a time: how many are found, and which are not (a quarter of an hour)
-	@$(BIN)/python -m tools.mutate
+	@PYTHONHASHSEED=0 $(BIN)/python -m tools.mutate
 
 real: install ## Real engines (minutes)
 	@$(REAL_ENVIRONMENT) $(PYTEST) tests/real --timeout=600

@@ -8,26 +8,47 @@ finds survives: then a test is missing, or the entry says in `survives` why ther
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import multiprocessing
 import os
 import queue
+import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Literal
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 MUTANTS = ROOT / "tools" / "mutants.toml"
 CORE = Path("podium", "core")
-MEMORY_LIMIT_KIB = 4_000_000
+MEMORY_LIMIT = 4 * 2**30
+FORKS = multiprocessing.get_context("forkserver")
+PRELOADED = [
+    "tools.mutate", "_hypothesis_pytestplugin", "anyio.pytest_plugin", "hypothesis.stateful", "msgspec",
+    "platformdirs.pytest_plugin", "pytest_cov.plugin", "pytest_timeout", "unittest.mock", "xdist.looponfail",
+    "xdist.plugin",
+]  # fmt: skip
+"""What every process of pytest needs: imported once, so that a hunt begins in a tenth of the time."""
+PYTEST = (
+    "-x",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-W",
+    "ignore:Module already imported:pytest.PytestAssertRewriteWarning",
+)
 LEAST_KILLED = 0.95
 NOT_COPIED = shutil.ignore_patterns("_native", "__pycache__")
 
@@ -65,13 +86,15 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Hunter:
-    """A command that fails where there is a fault. `{own}` is the tests of the mutated file, `{scratch}` a folder."""
+    """Tests, or a verb of podium, that fail where there is a fault.
+
+    In `arguments`, `{own}` is the tests of the mutated file, and `{scratch}` a folder.
+    """
 
     name: str
-    command: tuple[str, ...]
-    timeout_s: float
-    not_verdicts: tuple[int, ...] = ()
-    """Exit codes that say nothing about the fault: then the hunter itself is wrong."""
+    program: Literal["pytest", "podium"]
+    arguments: tuple[str, ...]
+    timeout_s: float = 600.0
 
 
 @dataclass(frozen=True)
@@ -83,26 +106,21 @@ class Verdict:
     seconds: float
 
 
-def pytest_hunter(name: str, *arguments: str, timeout_s: float) -> Hunter:
-    command = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments)
-    return Hunter(name, command, timeout_s, not_verdicts=(3, 4, 5))
-
-
-PODIUM = (sys.executable, "-c", "from podium.cli.main import app; app()")
+NO_VERDICT = {"pytest": (3, 4, 5), "podium": (2,)}
+"""Exit codes that say nothing about the fault: then the hunter itself is wrong."""
 WORLDS = ("loss", "failing-stops", "late", "drain", "join", "weights")
 MACHINE = "tests/core/test_state_machine.py"
-SUITE = ("tests/core", "tests/contract", "tests/cases")
+SUITE = ("tests/core", "tests/contract", "tests/cases", f"--ignore={MACHINE}", "--timeout=60")
 HUNTERS = (
-    pytest_hunter("its own tests", "{own}", "--timeout=30", timeout_s=180),
-    pytest_hunter("other tests of the core", *SUITE, f"--ignore={MACHINE}", "--timeout=60", timeout_s=600),
-    pytest_hunter("the random machine", MACHINE, timeout_s=600),
+    Hunter("its own tests", "pytest", ("{own}", "--timeout=30"), timeout_s=180.0),
+    Hunter("other tests of the core", "pytest", SUITE),
+    Hunter("the random machine", "pytest", (MACHINE,)),
     Hunter(
         "the explorer",
-        (*PODIUM, "explore", "--max-states=3000", "--journals={scratch}", *(f"--world={one}" for one in WORLDS)),
-        timeout_s=600,
-        not_verdicts=(2,),
+        "podium",
+        ("explore", "--max-states=3000", "--journals={scratch}", *(f"--world={one}" for one in WORLDS)),
     ),
-    Hunter("the simulation", (*PODIUM, "simulate", "--seeds=300", "--jobs=1"), timeout_s=600, not_verdicts=(2,)),
+    Hunter("the simulation", "podium", ("simulate", "--seeds=300", "--jobs=1")),
 )
 
 
@@ -126,37 +144,48 @@ def misfits(mutants: Iterable[Mutant], source: Path = ROOT / "src") -> list[str]
     return [misfit for misfit in found if misfit is not None]
 
 
+def run_hunter(program: str, arguments: Sequence[str], source: str, output: str) -> None:
+    """Be the process of a hunter, alone in its group, over the podium in `source`. Exits with its code."""
+    os.setsid()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
+    told = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(told, 1)
+    os.dup2(told, 2)
+    os.environ.update(PYTHONPATH=source, PODIUM_PURE="1", PODIUM_HYPOTHESIS="once")
+    if program != "pytest":
+        command = "from podium.cli.main import app; app()"
+        os.execv(sys.executable, [sys.executable, "-c", command, *arguments])  # noqa: S606 - there is nothing to quote
+    sys.path.insert(0, source)
+    sys.exit(pytest.main([*PYTEST, *arguments]))
+
+
 class Ground:
     """A copy of the sources, in which one mutant at a time is planted."""
 
     def __init__(self, folder: Path) -> None:
         self._source = folder / "src"
         self._scratch = folder / "scratch"
+        self._output = folder / "output"
+        self._running: ForkServerProcess | None = None
+        self._is_closed = False
         shutil.copytree(ROOT / "src", self._source, ignore=NOT_COPIED)
-        subprocess.run([sys.executable, "-m", "compileall", "-q", str(self._source)], check=True)
 
-    def hunt(self, hunter: Hunter, own: str) -> bool:
+    def hunt(self, hunter: Hunter, own: str = "") -> bool:
         """Whether `hunter` finds a fault."""
-        command = [part.format(own=own, scratch=self._scratch) for part in hunter.command]
-        limited = ("sh", "-c", f'ulimit -v {MEMORY_LIMIT_KIB}; exec "$@"', "sh")
-        process = subprocess.Popen(
-            [*limited, *command],
-            cwd=ROOT,
-            env=self._environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
+        arguments = [part.format(own=own, scratch=self._scratch) for part in hunter.arguments]
+        process = FORKS.Process(
+            target=run_hunter, args=(hunter.program, arguments, str(self._source), str(self._output))
         )
-        try:
-            output, _ = process.communicate(timeout=hunter.timeout_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return True
-        if process.returncode in hunter.not_verdicts:
-            raise UnfitError(f"{hunter.name}: exit code {process.returncode} of {' '.join(command)}\n{output}")
-        return process.returncode != 0
+        process.start()
+        self._running = process
+        process.join(0.0 if self._is_closed else hunter.timeout_s)
+        code = process.exitcode
+        self._end_hunter()
+        if self._is_closed:
+            raise InterruptedError
+        if code in NO_VERDICT[hunter.program]:
+            raise UnfitError(f"{hunter.name}: exit code {code}\n{self._output.read_text(encoding='utf-8')}")
+        return code != 0
 
     def judge(self, mutant: Mutant) -> Verdict:
         """Plant a mutant, and let one hunter after another look for it."""
@@ -177,22 +206,22 @@ class Ground:
         Raises:
             UnfitError: Somebody does.
         """
-        question = [sys.executable, "-c", "import podium.core.state as one; print(one.__file__)"]
-        asked = subprocess.run(question, cwd=ROOT, env=self._environment(), capture_output=True, text=True, check=True)
-        if Path(asked.stdout.strip()) != self._source / CORE / "state.py":
-            raise UnfitError(f"the hunters would look at {asked.stdout.strip()}, where nothing is planted")
         for hunter in HUNTERS[1:]:
-            if self.hunt(hunter, ""):
-                raise UnfitError(f"{hunter.name}: a fault is found where none was planted; repair that first")
+            if self.hunt(hunter):
+                told = self._output.read_text(encoding="utf-8")
+                raise UnfitError(f"{hunter.name}: a fault is found where none was planted; repair that first\n{told}")
 
-    def _environment(self) -> Mapping[str, str]:
-        return os.environ | {
-            "PYTHONPATH": str(self._source),
-            "PYTHONHASHSEED": "0",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PODIUM_PURE": "1",
-            "PODIUM_HYPOTHESIS": "once",
-        }
+    def close(self) -> None:
+        """End the hunt that is under way, and begin no other."""
+        self._is_closed = True
+        self._end_hunter()
+
+    def _end_hunter(self) -> None:
+        if self._running is not None and self._running.is_alive():
+            with contextlib.suppress(ProcessLookupError):  # it has no group of its own yet
+                os.killpg(self._running.pid or 0, signal.SIGKILL)
+            self._running.kill()
+            self._running.join()
 
     @staticmethod
     def _write(target: Path, text: str) -> None:
@@ -204,25 +233,37 @@ class Ground:
 
 def judge_all(mutants: Sequence[Mutant], jobs: int) -> list[Verdict]:
     """Judge every mutant, `jobs` at a time, each in a copy of its own; the verdicts in the order of `mutants`."""
+    FORKS.set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory(prefix="podium-mutants-") as folder, ThreadPoolExecutor(jobs) as threads:
-        grounds: queue.SimpleQueue[Ground] = queue.SimpleQueue()
-        for number in range(jobs):
-            grounds.put(Ground(Path(folder, str(number))))
+        grounds = [Ground(Path(folder, str(number))) for number in range(jobs)]
+        free: queue.SimpleQueue[Ground] = queue.SimpleQueue()
+        for ground in grounds:
+            free.put(ground)
 
-        def judge(mutant: Mutant | None) -> Verdict | None:
-            ground = grounds.get()
+        def use_a_ground(mutant: Mutant | None) -> Verdict | None:
+            ground = free.get()
             try:
-                if mutant is None:
-                    ground.check()
-                    return None
-                verdict = ground.judge(mutant)
+                if mutant is not None:
+                    return tell(ground.judge(mutant))
+                ground.check()
+                return None
             finally:
-                grounds.put(ground)
-            told = f"killed by {verdict.killer}" if verdict.killer is not None else "SURVIVES"
-            print(f"{mutant.file:18} {mutant.name:42} {verdict.seconds:6.1f} s  {told}", file=sys.stderr, flush=True)
-            return verdict
+                free.put(ground)
 
-        return [verdict for verdict in threads.map(judge, [None, *mutants]) if verdict is not None]
+        try:
+            found = threads.map(use_a_ground, [None, *mutants])
+            return [verdict for verdict in found if verdict is not None]
+        finally:
+            for ground in grounds:
+                ground.close()
+
+
+def tell(verdict: Verdict) -> Verdict:
+    """Say on standard error what came of a mutant."""
+    mutant = verdict.mutant
+    what = f"killed by {verdict.killer}" if verdict.killer is not None else "SURVIVES"
+    print(f"{mutant.file:18} {mutant.name:42} {verdict.seconds:6.1f} s  {what}", file=sys.stderr, flush=True)
+    return verdict
 
 
 def report(verdicts: Sequence[Verdict], seconds: float) -> str:
