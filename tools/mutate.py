@@ -12,7 +12,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import queue
 import resource
 import shutil
 import signal
@@ -22,9 +21,8 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MUTANTS = ROOT / "tools" / "mutants.toml"
 CORE = Path("podium", "core")
 MEMORY_LIMIT = 4 * 2**30
+SPAWNS = multiprocessing.get_context("spawn")
 FORKS = multiprocessing.get_context("forkserver")
 # What every process of pytest needs, imported once: a hunt begins in a tenth of the time.
 FORKS.set_forkserver_preload([
@@ -117,7 +116,7 @@ HUNTERS = (
     Hunter(
         "the explorer",
         "podium",
-        ("explore", "--max-states=3000", "--journals={scratch}", *(f"--world={one}" for one in WORLDS)),
+        ("explore", "--max-states=1000", "--journals={scratch}", *(f"--world={one}" for one in WORLDS)),
     ),
     Hunter("the simulation", "podium", ("simulate", "--seeds=300", "--jobs=1")),
 )
@@ -159,29 +158,34 @@ def run_hunter(program: str, arguments: Sequence[str], source: str, output: str)
 
 
 class Ground:
-    """A copy of the sources, in which one mutant at a time is planted."""
+    """A copy of the sources, in which one mutant at a time is planted, and hunted by `hunters`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hunters: Sequence[Hunter] = HUNTERS) -> None:
+        self._hunters = hunters
         self._source = folder / "src"
         self._scratch = folder / "scratch"
         self._output = folder / "output"
-        self._running: ForkServerProcess | None = None
-        self._is_closed = False
         shutil.copytree(ROOT / "src", self._source, ignore=NOT_COPIED)
 
     def hunt(self, hunter: Hunter, own: str = "") -> bool:
-        """Whether `hunter` finds a fault."""
+        """Whether `hunter` finds a fault.
+
+        Raises:
+            UnfitError: It could not even look.
+        """
         arguments = [part.format(own=own, scratch=self._scratch) for part in hunter.arguments]
         process = FORKS.Process(
             target=run_hunter, args=(hunter.program, arguments, str(self._source), str(self._output))
         )
         process.start()
-        self._running = process
-        process.join(0.0 if self._is_closed else hunter.timeout_s)
-        code = process.exitcode
-        self._end_hunter()
-        if self._is_closed:
-            raise InterruptedError
+        try:
+            process.join(hunter.timeout_s)
+            code = process.exitcode
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # nothing of it is left, or it has no group of its own yet
+                os.killpg(process.pid or 0, signal.SIGKILL)
+            process.kill()
+            process.join()
         if code in NO_VERDICT[hunter.program]:
             raise UnfitError(f"{hunter.name}: exit code {code}\n{self._output.read_text(encoding='utf-8')}")
         return code != 0
@@ -194,7 +198,7 @@ class Ground:
         self._write(target, mutant.planted(original))
         try:
             own = f"tests/core/test_{target.stem}.py"
-            killer = next((hunter.name for hunter in HUNTERS if self.hunt(hunter, own)), None)
+            killer = next((hunter.name for hunter in self._hunters if self.hunt(hunter, own)), None)
         finally:
             self._write(target, original)
         return Verdict(mutant, killer, time.monotonic() - began)
@@ -205,22 +209,10 @@ class Ground:
         Raises:
             UnfitError: Somebody does.
         """
-        for hunter in HUNTERS[1:]:
+        for hunter in self._hunters[1:]:
             if self.hunt(hunter):
                 told = self._output.read_text(encoding="utf-8")
                 raise UnfitError(f"{hunter.name}: a fault is found where none was planted; repair that first\n{told}")
-
-    def close(self) -> None:
-        """End the hunt that is under way, and begin no other."""
-        self._is_closed = True
-        self._end_hunter()
-
-    def _end_hunter(self) -> None:
-        if self._running is not None and self._running.is_alive():
-            with contextlib.suppress(ProcessLookupError):  # it has no group of its own yet
-                os.killpg(self._running.pid or 0, signal.SIGKILL)
-            self._running.kill()
-            self._running.join()
 
     @staticmethod
     def _write(target: Path, text: str) -> None:
@@ -230,30 +222,35 @@ class Ground:
         target.write_text(text, encoding="utf-8")
 
 
-def judge_all(mutants: Sequence[Mutant], jobs: int) -> list[Verdict]:
-    """Judge every mutant, `jobs` at a time, each in a copy of its own; the verdicts in the order of `mutants`."""
-    with tempfile.TemporaryDirectory(prefix="podium-mutants-") as folder, ThreadPoolExecutor(jobs) as threads:
-        grounds = [Ground(Path(folder, str(number))) for number in range(jobs)]
-        free: queue.SimpleQueue[Ground] = queue.SimpleQueue()
-        for ground in grounds:
-            free.put(ground)
+def judge_all(mutants: Sequence[Mutant], jobs: int, hunters: Sequence[Hunter] = HUNTERS) -> list[Verdict]:
+    """Judge every mutant, `jobs` at a time, each process on a ground of its own; the verdicts in their order.
 
-        def use_a_ground(mutant: Mutant | None) -> Verdict | None:
-            ground = free.get()
-            try:
-                if mutant is not None:
-                    return tell(ground.judge(mutant))
-                ground.check()
-                return None
-            finally:
-                free.put(ground)
+    Raises:
+        UnfitError: Something is found where nothing was planted, or a hunter cannot look.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="podium-mutants-") as folder,
+        ProcessPoolExecutor(jobs, SPAWNS, enter_ground, (folder, hunters)) as workers,
+    ):
+        found = workers.map(use_ground, [None, *mutants])
+        return [tell(verdict) for verdict in found if verdict is not None]
 
-        try:
-            found = threads.map(use_a_ground, [None, *mutants])
-            return [verdict for verdict in found if verdict is not None]
-        finally:
-            for ground in grounds:
-                ground.close()
+
+_GROUNDS: list[Ground] = []
+"""The ground of this process, once it has one."""
+
+
+def enter_ground(folder: str, hunters: Sequence[Hunter]) -> None:
+    """Begin to work in a process of its own."""
+    _GROUNDS.append(Ground(Path(folder, str(os.getpid())), hunters))
+
+
+def use_ground(mutant: Mutant | None) -> Verdict | None:
+    """Judge a mutant; with None see that the ground is clean."""
+    if mutant is not None:
+        return _GROUNDS[0].judge(mutant)
+    _GROUNDS[0].check()
+    return None
 
 
 def tell(verdict: Verdict) -> Verdict:

@@ -146,24 +146,18 @@ def test_a_verb_of_podium_can_hunt(tmp_path: Path) -> None:
     assert not Ground(tmp_path / "ground").hunt(verb)
 
 
-def test_a_fault_is_planted_in_a_copy_and_taken_out_again(
-    monkeypatch: pytest.MonkeyPatch, hunter: Callable[..., Hunter]
-) -> None:
-    monkeypatch.setattr("tools.mutate.HUNTERS", (hunter(LOOK), hunter(LOOK)))
+def test_a_fault_is_planted_in_a_copy_and_taken_out_again(hunter: Callable[..., Hunter]) -> None:
     find, replace = "is FenceState.SETTLED", "is not FenceState.SETTLED"
     fault = Mutant("broken", "fence.py", "ORCH-INV-238", "it breaks", find, replace)
     none = Mutant("none", "fence.py", "ORCH-INV-238", "nothing", "", "")
-    verdicts = judge_all([fault, none], jobs=1)
+    verdicts = judge_all([fault, none], 1, (hunter(LOOK), hunter(LOOK)))
     assert [verdict.killer for verdict in verdicts] == ["a hunter", None]
 
 
-def test_nothing_is_judged_where_a_fault_is_found_without_one(
-    monkeypatch: pytest.MonkeyPatch, hunter: Callable[..., Hunter]
-) -> None:
+def test_nothing_is_judged_where_a_fault_is_found_without_one(hunter: Callable[..., Hunter]) -> None:
     broken = hunter("def test_it() -> None:\n    raise AssertionError\n")
-    monkeypatch.setattr("tools.mutate.HUNTERS", (broken, broken))
     with pytest.raises(UnfitError, match="where none was planted"):
-        judge_all(MUTANTS[:1], jobs=1)
+        judge_all(MUTANTS[:1], 1, (broken, broken))
 
 
 def test_a_name_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
