@@ -18,7 +18,7 @@ REAL_ENVIRONMENT := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 TORCHDYNAMO_DISABLE=1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check fix types rules unit sim explore simulate real bench docs
+.PHONY: help demo test check fix types rules unit sim explore simulate mutate real bench docs
 .PHONY: install install-dev install-engines lock clean
 
 help: ## This list
@@ -58,6 +58,9 @@ explore: install ## Every interleaving of events in small worlds: a table (`make
 
 simulate: install ## SEEDS (20000) worlds of the simulation on all cores; what is wrong becomes a journal in simulate-output/
 	@$(BIN)/podium simulate --seeds $(SEEDS) --journals simulate-output
+
+mutate: install ## Faults planted in the core, one at a time: how many are found, and which are not (a quarter of an hour)
+	@PYTHONHASHSEED=0 $(BIN)/python -m tools.mutate
 
 real: install ## Real engines (minutes)
 	@$(REAL_ENVIRONMENT) $(PYTEST) tests/real --timeout=600

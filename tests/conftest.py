@@ -15,9 +15,11 @@ import pytest
 TESTS = Path(__file__).parent
 IDENTIFIERS = {"rule": re.compile(r"ORCH-INV-\d{3}"), "case": re.compile(r"[A-Z]\d{3}")}
 
-# The same examples every time; PODIUM_HYPOTHESIS=explore looks for new ones. No deadlines: they measure the machine.
+# The same examples every time. PODIUM_HYPOTHESIS=explore looks for new ones, PODIUM_HYPOTHESIS=once leaves a failure
+# as it was found (for tools/mutate.py). No deadlines: they measure the machine.
 hypothesis.settings.register_profile("repeat", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000, print_blob=True)
+hypothesis.settings.register_profile("once", deadline=None, derandomize=True, phases=[hypothesis.Phase.generate])
 hypothesis.settings.load_profile(os.environ.get("PODIUM_HYPOTHESIS", "repeat"))
 
 if importlib.util.find_spec("vllm") is None and not os.environ.get("PODIUM_REQUIRE_ENGINES"):
