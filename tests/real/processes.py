@@ -40,6 +40,11 @@ def title_of(process: int) -> str:
     return ""
 
 
+def process_of(worker: object) -> int:
+    """The process that a worker of an engine runs in, when it is called there."""
+    return os.getpid()
+
+
 def _children(process: int) -> list[int]:
     children: list[int] = []
     for listing in Path(f"/proc/{process}/task").glob("*/children"):
