@@ -1,7 +1,7 @@
 """Two replicas of a real thinker, killed one after the other under load, with pauses in the middle, and a shutdown.
 
-One engine serves all tests; the last one shuts it down. A replica runs two jobs at a time, and two more wait in it. When
-it is killed, those that have shown something fail, and those that have not run again elsewhere.
+One engine serves all tests; the last one shuts it down. A replica runs two jobs at a time, and two more wait in it.
+When it is killed, those that have shown something fail, and those that have not run again elsewhere.
 """
 
 from __future__ import annotations
