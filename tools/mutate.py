@@ -21,7 +21,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -232,8 +232,13 @@ def judge_all(mutants: Sequence[Mutant], jobs: int, hunters: Sequence[Hunter] = 
         tempfile.TemporaryDirectory(prefix="podium-mutants-") as folder,
         ProcessPoolExecutor(jobs, SPAWNS, enter_ground, (folder, hunters)) as workers,
     ):
-        found = workers.map(use_ground, [None, *mutants])
-        return [tell(verdict) for verdict in found if verdict is not None]
+        hunts = [workers.submit(use_ground, mutant) for mutant in (None, *mutants)]
+        try:
+            for hunt in as_completed(hunts):
+                tell(hunt.result())
+        finally:
+            workers.shutdown(wait=False, cancel_futures=True)
+        return [verdict for hunt in hunts if (verdict := hunt.result()) is not None]
 
 
 _GROUNDS: list[Ground] = []
@@ -253,12 +258,14 @@ def use_ground(mutant: Mutant | None) -> Verdict | None:
     return None
 
 
-def tell(verdict: Verdict) -> Verdict:
-    """Say on standard error what came of a mutant."""
+def tell(verdict: Verdict | None) -> None:
+    """Say on standard error what came of a mutant, or of none."""
+    if verdict is None:
+        print("nothing is found where nothing was planted", file=sys.stderr, flush=True)
+        return
     mutant = verdict.mutant
     what = f"killed by {verdict.killer}" if verdict.killer is not None else "SURVIVES"
     print(f"{mutant.file:18} {mutant.name:42} {verdict.seconds:6.1f} s  {what}", file=sys.stderr, flush=True)
-    return verdict
 
 
 def report(verdicts: Sequence[Verdict], seconds: float) -> str:

@@ -153,6 +153,23 @@ def test_a_commit_needs_a_replica() -> None:
     assert last_error(world).message == "the update of stage 'a' is not complete: no replica has confirmed it"
 
 
+@pytest.mark.rule("ORCH-INV-238")
+def test_a_commit_needs_every_replica() -> None:
+    world = after(KEEP, BeginUpdate(1), UpdateWeights())
+    world.join("a", 1)
+    world.control(CommitUpdate())
+    assert last_error(world).message == "the update of stage 'a' is not complete: replica 1 has not confirmed it"
+
+
+@pytest.mark.rule("ORCH-INV-238")
+def test_weights_are_not_changed_before_the_stage_stands_still() -> None:
+    world = single()
+    world.submit()
+    world.control(Pause(PauseMode.WAIT))
+    world.control(BeginUpdate(1))
+    assert last_error(world).message == "stage 'a' is closing; pause it before its weights are changed"
+
+
 @pytest.mark.parametrize(
     ("stages", "message"),
     [

@@ -689,3 +689,67 @@ class TestRunningAgain:
         world.submit()
         world.drain("a", 0)
         assert lines(world.fail("a")) == ["close a[0]@0", "end r failed stage_unavailable"]
+
+
+class TestWhatIsLeft:
+    """What a request leaves behind in the tables, and what it does not."""
+
+    @pytest.mark.rule("ORCH-INV-213")
+    def test_what_came_early_is_released_when_the_job_fails(self) -> None:
+        world = single()
+        world.submit()
+        world.produce("a", "early", sequence=1)
+        world.fail("a")
+        assert world.released() == ["early"]
+
+    @pytest.mark.rule("ORCH-INV-205")
+    def test_a_deadline_does_not_end_what_is_being_aborted(self) -> None:
+        world = single()
+        world.submit(deadline=1.0)
+        world.abort("r")
+        assert world.wait(1.5) == []
+        assert "end r aborted" in lines(world.stopped("a", "x"))
+
+    @pytest.mark.rule("ORCH-INV-210")
+    def test_an_abort_withdraws_what_is_queued_while_the_rest_stops(self) -> None:
+        world = World(make_stage("a", output="out"), make_stage("b", output="more", limits=ONE))
+        world.submit("first", outputs=("more",))
+        world.submit()
+        assert lines(world.abort("r")) == ["stop r/a"]
+        assert world.core.statistics().stages["b"].queued == 0
+
+    @pytest.mark.rule("ORCH-INV-118")
+    def test_a_credit_that_is_given_back_goes_to_what_waits(self) -> None:
+        world = single()
+        world.submit("first")
+        world.submit("second")
+        assert any(line.startswith("start second/a") for line in lines(world.finish("a", request_id="first")))
+
+    @pytest.mark.rule("ORCH-INV-211")
+    def test_an_id_is_remembered_when_its_request_has_ended(self) -> None:
+        world = single()
+        world.submit()
+        world.finish("a")
+        assert lines(world.abort("r")) == ["reply 1: r already_ended"]
+
+    @pytest.mark.rule("ORCH-INV-213")
+    def test_a_held_request_that_is_cancelled_is_not_held_any_more(self) -> None:
+        world = single()
+        world.gate(GateAction.HOLD)
+        world.submit()
+        world.cancel()
+        assert world.core.statistics().held == 0
+
+    @pytest.mark.rule("ORCH-INV-213")
+    def test_the_deadline_of_a_request_goes_with_it(self) -> None:
+        world = single()
+        world.submit(deadline=5.0)
+        world.finish("a")
+        assert world.core.next_deadline() is None
+
+    @pytest.mark.rule("ORCH-INV-207")
+    def test_samples_have_ended_when_all_of_them_have(self) -> None:
+        world = World(make_stage("a", output="out"))
+        world.submit(samples=2)
+        world.finish("a", sibling="0")
+        assert lines(world.abort("r", samples=(0, 1))) == ["stop r/a/1"]

@@ -96,3 +96,11 @@ def test_any_delivery_of_all_chunks_gives_each_once_and_in_order(count: int, see
     assert finishes == [STOP]
     assert order.early == 0
     assert len(passed) + len(repeated) == sum(len(one.payloads) for one in runs)
+
+
+@pytest.mark.rule("ORCH-INV-104")
+def test_a_chunk_past_the_finish_is_handed_back() -> None:
+    order = Sequencer()
+    assert order.accept(output(1, finish=STOP)) == Run(())
+    assert order.accept(output(1, "past")) == Run((), None, ("past",))
+    assert order.accept(output(0, "a")) == Run(("a",), STOP)

@@ -83,6 +83,10 @@ def expand(
 
 
 class TestSiblings:
+    @pytest.mark.rule("ORCH-INV-112")
+    def test_there_may_be_as_many_as_the_limit_says(self) -> None:
+        assert expand(*voice(), samples=2, most=2).samples == 2
+
     def test_every_sample_has_all_jobs_and_links_stay_within_it(self) -> None:
         plan = expand(*voice(), samples=2)
         assert shape(plan) == ["a/0", "b/0", "a/1", "b/1"]

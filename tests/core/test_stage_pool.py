@@ -455,3 +455,13 @@ def test_another_pool_can_have_the_same_weights() -> None:
     pool.note_version()
     other.restore_fence(pool.fence.snapshot())
     assert other.weights_version == 4
+
+
+@pytest.mark.rule("ORCH-INV-238")
+def test_the_weights_of_a_replica_go_with_it() -> None:
+    pool = make_pool()
+    pool.fence.begin(1)
+    pool.fence.note_sent(pool.replicas[0].key)
+    pool.fence.note_updated(pool.replicas[0].key)
+    pool.remove(pool.replicas[0], ReplicaTrigger.LOSE)
+    assert (pool.fence.touched, pool.fence.updated) == ({}, {})
