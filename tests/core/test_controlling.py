@@ -391,6 +391,15 @@ class TestPausing:
         world.answer_all()
         assert state(world) is BarrierState.OPEN
 
+    @pytest.mark.rule("ORCH-INV-230", "ORCH-INV-236")
+    def test_a_call_that_moves_nothing_leaves_the_one_in_charge(self) -> None:
+        world = single()
+        world.submit("r")
+        world.control(WAIT)
+        world.control(RESET)
+        assert lines(world.answer_all()) == ["answer 2: a[0] ok"]
+        assert lines(world.control(Resume())) == ["answer 1 superseded: ", "call a[0]@0 resume"]
+
     @pytest.mark.rule("ORCH-INV-236")
     def test_nothing_starts_in_a_stage_that_drained_and_is_resumed_before_it_is_open(self) -> None:
         for repair in (Resume(), WAIT):
