@@ -40,9 +40,9 @@ def title_of(process: int) -> str:
     return ""
 
 
-def process_of(worker: object) -> int:
-    """The process that a worker of an engine runs in, when it is called there."""
-    return os.getpid()
+def engine_process_of(worker: object) -> int:
+    """The engine process of a worker, when it is called there: the worker's own, or the parent of that."""
+    return next(process for process in (os.getpid(), os.getppid()) if "EngineCore" in title_of(process))
 
 
 def _children(process: int) -> list[int]:

@@ -1,7 +1,7 @@
 """Two replicas of a real thinker, killed one after the other under load, with pauses in the middle, and a shutdown.
 
-One engine serves all tests; the last one shuts it down. A replica runs two jobs at a time, and two more wait in it.
-When it is killed, those that have shown something fail, and those that have not run again elsewhere.
+One engine serves all tests; the last one shuts it down. A replica runs two jobs at a time, and two more wait in it. If
+it is killed, those that have shown something fail, and those that have not run again elsewhere.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ LENGTH = 48
 SHORT: StageParams = {"thinker": {"max_tokens": 12}}
 LONG: StageParams = {"thinker": {"max_tokens": LENGTH}}
 ENDLESS: StageParams = {"thinker": {"max_tokens": 400}}
-RETURN_LIMIT_S = 200.0
+RETURN_LIMIT_S = 300.0
 SILENCE_LIMIT_S = 15.0
 """How long nothing may come of the survivor, while another engine starts beside it on the same cores."""
 T = TypeVar("T")
@@ -91,10 +91,10 @@ class Thinkers:
 
     async def kill(self, slot: int) -> float:
         """Kill the engine process of a replica, which says itself which one that is; returns when."""
-        report = await self.engine.collective_rpc("tests.real.processes:process_of")
+        report = await self.engine.collective_rpc("tests.real.processes:engine_process_of")
         (processes,) = [record.value for record in report.records if record.replica == slot]
         assert isinstance(processes, list)
-        (process,) = processes  # of the one worker, which is the engine process
+        (process,) = processes  # of the one worker
         assert isinstance(process, int)
         assert "EngineCore" in title_of(process)
         os.kill(process, signal.SIGKILL)

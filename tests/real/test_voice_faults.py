@@ -104,7 +104,9 @@ def test_the_excess_is_refused_at_once_and_the_rest_is_served(small: tuple[Share
 @pytest.mark.rule("ORCH-INV-101", "ORCH-INV-200", "ORCH-INV-202", "ORCH-INV-302", "ORCH-INV-305")
 @pytest.mark.case("B001", "B032", "B044")
 def test_the_engine_killed_mid_answer(small: tuple[SharedLoop, AsyncOmniEngine]) -> None:
-    """Each request ends with one typed error that names the stage; health says so; nothing is left of the processes."""
+    """Each request ends with one typed error that names the stage; health says so; nothing is left of the processes,
+    nor of those that were about to take their place.
+    """
     loop, engine = small
     threads = {thread.name for thread in threading.enumerate()}
     processes = descendants()
@@ -135,6 +137,7 @@ def test_the_engine_killed_mid_answer(small: tuple[SharedLoop, AsyncOmniEngine])
     loop.run(engine.shutdown())
     assert time.monotonic() - began_at < 15.0
     assert still_running(processes) == {}
+    assert descendants().keys() <= processes.keys()
     left = {thread.name for thread in threading.enumerate()} & {name for name in threads if name.startswith("podium")}
     assert left == set()
 
@@ -144,6 +147,7 @@ async def check_refusals(engine: AsyncOmniEngine) -> None:
     health = await engine.check_health()
     assert (health.is_live, health.is_ready, health.unavailable_stages) == (True, False, ("thinker",))
     assert "'thinker'" in health.reason
+    assert health.restarting_stages == ("thinker",)
     for outputs in (None, ["text"], ["speech"]):
         began_at = time.monotonic()
         with pytest.raises(StageUnavailableError, match="thinker") as caught:
