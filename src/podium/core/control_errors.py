@@ -164,16 +164,14 @@ def undrained(pool: StagePool, key: ReplicaKey) -> ErrorRecord:
     """The error of a stage whose work has not ended in time."""
     stage, slot = pool.stage.name, key.slot
     replica = pool.find(key)
-    jobs = 0 if replica is None else len(replica.jobs)
+    left = "it has no replica now" if replica is None else f"replica {slot} has {len(replica.jobs)} jobs"
     return ErrorRecord(
         kind=ErrorKind.CONTROL_TIMEOUT,
         scope=Scope.REPLICA,
         stage=stage,
         replica=None if replica is None else slot,
         awaited="the end of its jobs",
-        message=f"stage '{stage}' has not drained in time: "
-        + (f"replica {slot} has {jobs} jobs" if replica is not None else "it has no replica now")
-        + ", and requests that were admitted may still need it",
+        message=f"stage '{stage}' has not drained in time: {left}, and requests that were admitted may still need it",
     )
 
 
