@@ -73,7 +73,7 @@ def _freeze(more: int) -> World:
             Stops(),
             TimePasses(times=3),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(14_000, 300_000)[more],
     )
 
 
@@ -96,7 +96,7 @@ def _sleep(more: int) -> World:
             Stops(),
             TimePasses(times=2),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(3_700, 300_000)[more],
     )
 
 
@@ -142,7 +142,7 @@ def _weights(more: int) -> World:
             LosesReplicas(stage="a"),
             Stops(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(8_000, 300_000)[more],
     )
 
 

@@ -24,7 +24,7 @@ def _samples(more: int) -> World:
             Fails(stage="b"),
             Stops(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(11_000, 300_000)[more],
     )
 
 
@@ -44,7 +44,7 @@ def _queued_samples(more: int) -> World:
             FailsToStop(),
             LosesReplicas(stage="a"),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(6_500, 300_000)[more],
     )
 
 
@@ -64,7 +64,7 @@ def _companions(more: int) -> World:
             Stops(),
             TimePasses(times=3),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(4_200, 300_000)[more],
     )
 
 
@@ -81,7 +81,7 @@ def _bundles(more: int) -> World:
             Aborts(request_ids=("r1",), call=10),
             Stops(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(1_500, 300_000)[more],
     )
 
 

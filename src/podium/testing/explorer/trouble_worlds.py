@@ -35,13 +35,13 @@ def _loss(more: int) -> World:
             Submits(ticket=2, request_id="r2"),
             Works(stage="a", chunks=1),
             Works(stage="b", chunks=1 + more),
-            LosesReplicas(stage="a", times=2),
+            LosesReplicas(stage="a", times=1 + more),
             ReplicasRejoin(stage="a", times=1 + more),
             LosesReplicas(stage="b", times=1),
             Aborts(request_ids=("r1",)),
             Stops(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(24_000, 300_000)[more],
     )
 
 
@@ -62,7 +62,7 @@ def _drain(more: int) -> World:
             GoesAway(ticket=1, request_id="r1"),
             Stops(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(7_500, 300_000)[more],
     )
 
 
@@ -99,7 +99,7 @@ def _overload(more: int) -> World:
             Stops(),
             FailsToStop(),
         ),
-        bound=(100_000, 300_000)[more],
+        bound=(13_500, 300_000)[more],
     )
 
 
