@@ -10,6 +10,7 @@ import pytest
 
 from podium.core.effects import AbortStatus, Outcome
 from podium.core.events import FinishReason
+from podium.core.graph import Balance
 from podium.errors import (
     EngineStoppedError,
     InvalidRequestError,
@@ -270,6 +271,17 @@ def test_an_interrupt_cancels_what_it_left(monkeypatch: pytest.MonkeyPatch) -> N
         while not (core := engine.statistics().core).is_idle:
             pass
         assert core.counters.cancelled == 3
+
+
+@pytest.mark.rule("ORCH-INV-118")
+def test_prompts_of_one_affinity_go_to_one_replica() -> None:
+    world = ShellWorld(make_stage("a", output="text", balance=Balance.AFFINITY), replicas=4)
+    with serving(world) as engine:
+        engine.generate(["x"] * 12, affinity="talk")
+        with pytest.raises(InvalidRequestError, match="affinity"):
+            engine.generate(["x"], affinity=7)  # type: ignore[arg-type]
+    starts = [[told for told in world.of("a", slot).told if told.method == "submit"] for slot in range(4)]
+    assert sorted(map(len, starts)) == [0, 0, 0, 12]
 
 
 @pytest.mark.rule("ORCH-INV-114")

@@ -5,6 +5,7 @@ Every method answers once each targeted replica has confirmed, or raises. It add
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -33,7 +34,7 @@ OWN_METHODS = frozenset({"pause", "resume", "sleep", "wake_up", "update_weights"
 """What moves the state of a stage goes through the method that keeps that state."""
 
 
-class EngineControl:
+class EngineControl(ABC):
     """What AsyncOmniEngine can do besides requests.
 
     `stages` None means every stage. Every method waits at most `timeout_s` seconds and returns a ControlReport, with
@@ -44,8 +45,9 @@ class EngineControl:
 
     _desk: ControlDesk
 
+    @abstractmethod
     async def _core_statistics(self) -> Statistics:
-        raise NotImplementedError
+        """The core as it is now."""
 
     async def pause_generation(
         self,

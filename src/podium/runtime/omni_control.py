@@ -6,6 +6,7 @@ Signatures are those of EngineControl itself, so that the two cannot differ; not
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -26,13 +27,14 @@ def _waited_for(
     return wait
 
 
-class OmniControl:
+class OmniControl(ABC):
     """What OmniEngine can do besides requests; see AsyncOmniEngine for each method."""
 
     _engine: EngineControl
 
+    @abstractmethod
     def _run(self, work: Coroutine[object, object, Value]) -> Value:
-        raise NotImplementedError
+        """Wait for what a coroutine returns."""
 
     pause_generation = _waited_for(EngineControl.pause_generation)
     resume_generation = _waited_for(EngineControl.resume_generation)

@@ -23,7 +23,7 @@ from podium.runtime.host import NOT_STARTED, STOPPED
 from podium.runtime.omni_control import OmniControl
 from podium.runtime.orchestrator_monitor import EngineStatistics, Health
 from podium.runtime.outputs import AbortReport, OmniResult
-from podium.runtime.preparation import checked_limit_s
+from podium.runtime.preparation import checked_affinity, checked_limit_s
 
 Value = TypeVar("Value")
 
@@ -73,13 +73,14 @@ class OmniEngine(OmniControl):
         group: str | None = None,
         priority: int = 0,
         deadline_s: float | None = None,
+        affinity: str | None = None,
         max_concurrency: int = 256,
         progress: bool | None = None,
     ) -> list[OmniResult]:
         """Run a list of prompts and return their results in input order.
 
         `params` is for all of them, or a list with one entry each. With `n` each has so many samples, in its result's
-        `samples`. `group` is that of all of them. An item that fails has its `error` set, with what
+        `samples`. `group` and `affinity` are those of all of them. An item that fails has its `error` set, with what
         arrived before; the others go on. At most `max_concurrency` run at a time. `progress` shows a bar on standard
         error (None: when that is a terminal). Raises InvalidRequestError when the call makes no sense as a whole, and
         StageUnavailableError when every item failed because a stage has no replica left.
@@ -88,7 +89,7 @@ class OmniEngine(OmniControl):
         each = _spread(params, len(items))
         _check_concurrency(max_concurrency)
         shared = params if isinstance(params, Mapping) else None
-        common = _Common(outputs, n, group, priority, deadline_s)
+        common = _Common(outputs, n, group, priority, deadline_s, checked_affinity(affinity))
         self._engine.check(outputs=outputs, params=shared, n=n, group=group, priority=priority, deadline_s=deadline_s)
         with _progress_bar(len(items), shown=progress) as advance:
             batch = _Batch(self._engine, common, max_concurrency, advance)
@@ -160,6 +161,7 @@ class _Common(NamedTuple):
     group: str | None
     priority: int
     deadline_s: float | None
+    affinity: str | None
 
 
 class _Batch:
@@ -193,6 +195,7 @@ class _Batch:
                     group=self._common.group,
                     priority=self._common.priority,
                     deadline_s=self._common.deadline_s,
+                    affinity=self._common.affinity,
                 )
                 result = await stream.collect_whatever()
             except RequestError as error:

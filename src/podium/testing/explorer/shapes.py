@@ -5,6 +5,8 @@ Worlds of your own need none of it: `World` takes any stages.
 
 from __future__ import annotations
 
+import msgspec
+
 from podium.core.events import FinishReason
 from podium.core.graph import EdgeMode, EmptyPolicy, Limits, Modality, Source, Stage, StageKind
 
@@ -16,26 +18,8 @@ ROOMY = Limits(
     stop_timeout_s=2.0,
     stuck_timeout_s=6.0,
 )
-ONE_AT_A_TIME = Limits(
-    max_inflight=1,
-    queue_timeout_s=16.0,
-    dispatch_timeout_s=3.0,
-    first_output_timeout_s=5.0,
-    chunk_timeout_s=4.0,
-    stop_timeout_s=2.0,
-    stuck_timeout_s=6.0,
-)
-TIGHT = Limits(
-    max_inflight=1,
-    max_queued=1,
-    max_buffered_chunks=1,
-    queue_timeout_s=16.0,
-    dispatch_timeout_s=3.0,
-    first_output_timeout_s=5.0,
-    chunk_timeout_s=4.0,
-    stop_timeout_s=2.0,
-    stuck_timeout_s=6.0,
-)
+ONE_AT_A_TIME = msgspec.structs.replace(ROOMY, max_inflight=1)
+TIGHT = msgspec.structs.replace(ONE_AT_A_TIME, max_queued=1, max_buffered_chunks=1)
 FINISHES = (FinishReason.STOP, FinishReason.ABORT, FinishReason.ERROR)
 
 
